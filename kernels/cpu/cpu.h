@@ -1,0 +1,39 @@
+/*
+ * The CPU back end as lib/ sees it: a pool of threads with the kernels of one instruction set.
+ *
+ * Every fh_call that arrives here has passed fh_call_check and carries no defaults any more: h_pad is 64 or 128, group is 1..64,
+ * struct_size is the full one, path is one of reference, padded, gather, packed; workspace is large enough.
+ */
+#ifndef FEWHEAD_KERNELS_CPU_H
+#define FEWHEAD_KERNELS_CPU_H
+
+#include "fewhead.h"
+
+typedef struct fhk_cpu fhk_cpu;
+
+/* The best fh_isa this CPU has (compiled in as well), never FH_ISA_BEST. */
+int32_t fhk_cpu_best_isa(void);
+/* "generic", "avx2", "avx512", "avx512_bf16"; NULL for another number. */
+const char *fhk_cpu_isa_name(int32_t isa);
+
+/* threads >= 1 (the caller of a run counts as one of them); isa one that this CPU has. NULL when memory or threads are refused. */
+fhk_cpu *fhk_cpu_create(int32_t threads, int32_t isa);
+void fhk_cpu_destroy(fhk_cpu *cpu);
+
+/* Run fn(arg, item, thread) for item 0 .. items - 1, dealt dynamically; returns when all are done. thread is 0 .. threads - 1 and no two
+ * items run at once on one thread number. Calls from several threads take turns; fn must not call it again. */
+void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg);
+
+/* Workspace of one path, bytes, a multiple of 64; packed without a plan includes the plan's memory. */
+uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
+
+/* Run the path. Counters (NULL or full-size) are added to, except .calls, which lib/ counts. */
+void fhk_cpu_run(fhk_cpu *cpu, const fh_call *call, fh_counters *counters);
+
+uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call);
+void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan *plan);
+
+/* Measured costs of this back end for fh_policy_default. */
+void fhk_cpu_policy(const fhk_cpu *cpu, fh_policy *policy);
+
+#endif

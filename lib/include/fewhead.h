@@ -1,0 +1,446 @@
+/*
+ * fewhead: sparse MLA prefill for few query heads a GPU or CPU.
+ *
+ * This header is the manual. Simple calls come first, options after them. What stands between the two cdef marks is read as it is
+ * by LuaJIT's ffi.cdef, so it holds no preprocessor lines; constants are enums and bf16 is a uint16_t holding the upper half of an
+ * IEEE float.
+ *
+ * The shortest complete use, on the CPU:
+ *
+ *     fh_device *cpu = NULL;
+ *     if (fh_device_open("cpu", NULL, &cpu)) { puts(fh_error()); return 1; }
+ *     fh_call call;
+ *     fh_call_init(&call, s_q, s_kv, h_q, 512, topk);       // sizes, contiguous strides, sm_scale = d_qk^-0.5
+ *     call.q = q; call.kv = kv; call.indices = indices; call.out = out;
+ *     uint64_t bytes;
+ *     if (fh_workspace_bytes(cpu, &call, &bytes)) { puts(fh_error()); return 1; }
+ *     call.workspace = malloc(bytes); call.workspace_bytes = bytes;
+ *     if (fh_sparse_fwd(cpu, &call)) puts(fh_error());
+ *     fh_device_close(&cpu);
+ *
+ * Rules that hold everywhere
+ *  - A function that can fail returns an fh_status: FH_OK (0) or one of the pinned codes below. On failure fh_error() gives one line
+ *    that names the argument, what was given and what was wanted; nothing the caller owns has been changed. The library never
+ *    prints, aborts or exits.
+ *  - Structs passed by pointer start with their own size, `struct_size`, set by the caller (sizeof) or by the matching _init
+ *    function. An older, smaller struct is accepted: fields it lacks take their defaults. A larger one is refused.
+ *  - Pointers are borrowed for the length of the call unless the declaration says owned. Objects (fh_device, fh_buffer, fh_view,
+ *    fh_timer) are counted: a buffer keeps its device alive, a view its buffer. Freeing takes the address of the handle and sets it
+ *    to NULL, so freeing twice, and freeing NULL, do nothing.
+ *  - Strides and offsets are int64_t, in elements of the array they belong to. Sizes in bytes say so.
+ *  - Functions may be called from any thread. Two calls may run at once when what they write is separate; on one CPU device they
+ *    share its threads and take turns.
+ */
+#ifndef FEWHEAD_H
+#define FEWHEAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+/* cdef:begin */
+
+/* ---- Status ---------------------------------------------------------------------------------------------------------------- */
+
+typedef int32_t fh_status;
+
+enum {
+  FH_OK = 0,
+  FH_ERR_ARGUMENT = 10,    /* a value outside its domain: NULL where a pointer is needed, an unknown enum, a bad name */
+  FH_ERR_SHAPE = 20,       /* a size is negative, too large, or does not fit another */
+  FH_ERR_STRIDE = 30,      /* strides make elements of an output overlap, or an offset leaves 64 bits */
+  FH_ERR_ALIGNMENT = 40,   /* a pointer is not a multiple of its element's size */
+  FH_ERR_OVERLAP = 50,     /* an output's memory overlaps an input or another output */
+  FH_ERR_UNSUPPORTED = 60, /* well formed, but this path or device cannot do it */
+  FH_ERR_WORKSPACE = 70,   /* the workspace or plan memory is missing or too small */
+  FH_ERR_MEMORY = 80,      /* an allocation failed */
+  FH_ERR_DEVICE = 90,      /* the device is missing or reported an error */
+  FH_ERR_VERSION = 100     /* a struct_size this library does not know */
+};
+
+/* The name of a status, "FH_ERR_SHAPE" for 20; "FH_ERR_?" for a number that is none. Never NULL. */
+const char *fh_status_name(fh_status status);
+
+/* What went wrong in the last failed call of this thread, one line without line end; "" when none failed yet. Valid until this
+ * thread's next failing call. Never NULL. */
+const char *fh_error(void);
+
+/* ---- Version --------------------------------------------------------------------------------------------------------------- */
+
+enum { FH_VERSION = 100 }; /* major * 10000 + minor * 100 + patch: 0.1.0 */
+
+/* FH_VERSION of the header that the library was built from. */
+int32_t fh_version(void);
+
+/* Checksum (POSIX cksum) of the text between the cdef marks of that header. A binding compares it with the text it declares from. */
+uint32_t fh_header_checksum(void);
+
+/* sizeof the named struct ("fh_call") in the library, 0 for a name it does not know. */
+uint64_t fh_struct_bytes(const char *name);
+
+/* One line: version, commit, compiler, CUDA or not. Never NULL. */
+const char *fh_build_info(void);
+
+/* ---- Devices --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct fh_device fh_device;
+
+typedef enum fh_device_kind { FH_DEVICE_CPU = 1, FH_DEVICE_CUDA = 2 } fh_device_kind;
+
+/* Instruction sets of the CPU kernels, each including those before it. */
+typedef enum fh_isa {
+  FH_ISA_BEST = 0,       /* the best that this CPU has */
+  FH_ISA_GENERIC = 1,    /* plain C, any x86-64 or other CPU */
+  FH_ISA_AVX2 = 2,       /* AVX2 and FMA */
+  FH_ISA_AVX512 = 3,     /* AVX-512 F, BW, DQ, VL */
+  FH_ISA_AVX512_BF16 = 4 /* and bf16 dot products */
+} fh_isa;
+
+typedef struct fh_device_options {
+  uint64_t struct_size;
+  int32_t threads; /* CPU: threads that work on a call, 1..1024; 0 = FEWHEAD_THREADS if set, else the CPUs this process may use */
+  int32_t isa;     /* CPU: an fh_isa; one the CPU lacks is refused. 0 = FEWHEAD_ISA (generic, avx2, avx512, avx512_bf16) or best */
+} fh_device_options;
+
+typedef struct fh_device_info {
+  uint64_t struct_size;
+  int32_t kind;       /* an fh_device_kind */
+  int32_t ordinal;    /* number among devices of its kind, from 0 */
+  int32_t threads;    /* CPU: threads; CUDA: multiprocessors */
+  int32_t isa;        /* CPU: an fh_isa; CUDA: compute capability as major * 10 + minor */
+  uint64_t cache_bytes; /* last-level cache, bytes; 0 if unknown */
+  uint64_t memory_bytes; /* memory of the device, bytes; 0 if unknown */
+  char name[128];     /* what the vendor calls it: "Intel(R) Xeon(R) Processor" */
+  char driver[64];    /* CUDA driver version; "" on a CPU */
+} fh_device_info;
+
+/* Open a device by name: "cpu". options may be NULL. The new handle is owned by the caller and closed with fh_device_close.
+ * FH_ERR_ARGUMENT for a name that is none, FH_ERR_DEVICE where the device or the requested isa is not there. */
+fh_status fh_device_open(const char *name, const fh_device_options *options, fh_device **device);
+
+/* Give the handle back and set it to NULL. The device itself goes when the last buffer and timer on it has gone. */
+void fh_device_close(fh_device **device);
+
+/* Fill *info; info->struct_size must be set. */
+fh_status fh_device_get_info(const fh_device *device, fh_device_info *info);
+
+/* Wait until everything given to the device so far is done. A CPU device works synchronously: returns at once. */
+fh_status fh_device_synchronize(fh_device *device);
+
+/* ---- Buffers --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct fh_buffer fh_buffer;
+
+/* Allocate `bytes` (0 is allowed) on the device, aligned to 256 bytes, contents undefined. Owned by the caller. */
+fh_status fh_buffer_alloc(fh_device *device, uint64_t bytes, fh_buffer **buffer);
+
+/* Wrap memory that the caller keeps alive and frees. base may be NULL only when bytes is 0. */
+fh_status fh_buffer_wrap(fh_device *device, void *base, uint64_t bytes, fh_buffer **buffer);
+
+/* Release the handle and set it to NULL; views made from it keep the memory. */
+void fh_buffer_free(fh_buffer **buffer);
+
+/* Address on the device, NULL for a NULL or empty buffer. */
+void *fh_buffer_data(const fh_buffer *buffer);
+
+/* Size in bytes, 0 for NULL. */
+uint64_t fh_buffer_bytes(const fh_buffer *buffer);
+
+/* Copy host memory in, or device memory out, `bytes` from `offset`; ordered after what the device was given, done on return. */
+fh_status fh_buffer_write(fh_buffer *buffer, uint64_t offset, const void *src, uint64_t bytes);
+fh_status fh_buffer_read(const fh_buffer *buffer, uint64_t offset, void *dst, uint64_t bytes);
+
+/* Set every byte to `value` (0..255): how poison is laid. */
+fh_status fh_buffer_fill(fh_buffer *buffer, int32_t value);
+
+/* Push the buffer out of the device's caches, so that the next run finds it cold. */
+fh_status fh_buffer_evict(fh_buffer *buffer);
+
+/* ---- Views ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct fh_view fh_view;
+
+typedef enum fh_dtype { FH_BF16 = 1, FH_F32 = 2, FH_I32 = 3 } fh_dtype;
+
+enum { FH_MAX_RANK = 4 };
+
+typedef struct fh_view_info {
+  uint64_t struct_size;
+  int32_t dtype;            /* an fh_dtype */
+  int32_t rank;             /* 1..FH_MAX_RANK */
+  int64_t shape[4];         /* elements; entries past the rank are 1 */
+  int64_t stride[4];        /* elements, may be 0 or negative; entries past the rank are 0 */
+  int64_t offset;           /* elements from the buffer's base to element (0, 0, ..) */
+  void *data;               /* device address of element (0, 0, ..); NULL when the view has no element */
+} fh_view_info;
+
+/* Bytes of one element: 2, 4, 4; 0 for a number that is no fh_dtype. */
+int32_t fh_dtype_bytes(int32_t dtype);
+
+/* A window on a buffer: element (i, j, ..) lies at offset + i * stride[0] + j * stride[1] + ..; stride NULL = contiguous, row-major.
+ * FH_ERR_SHAPE when any element would leave the buffer. */
+fh_status fh_view_create(fh_buffer *buffer, int32_t dtype, int32_t rank, const int64_t *shape, const int64_t *stride,
+                         int64_t offset, fh_view **view);
+
+/* The elements first, first + step, .. (count of them) of dimension dim, counted from 0; step may be negative, not 0. Shares memory. */
+fh_status fh_view_slice(const fh_view *view, int32_t dim, int64_t first, int64_t count, int64_t step, fh_view **slice);
+
+void fh_view_free(fh_view **view);
+
+/* Fill *info; info->struct_size must be set. */
+fh_status fh_view_get_info(const fh_view *view, fh_view_info *info);
+
+/* Set every element to `value`, rounded to nearest even for bf16 and f32. FH_ERR_ARGUMENT for an I32 view and a value that is not a
+ * whole number in range. */
+fh_status fh_view_fill(fh_view *view, double value);
+
+/* Copy to or from contiguous row-major host memory of the view's dtype; `bytes` must be exactly elements * fh_dtype_bytes. */
+fh_status fh_view_write(fh_view *view, const void *src, uint64_t bytes);
+fh_status fh_view_read(const fh_view *view, void *dst, uint64_t bytes);
+
+/* dst[i] = src[i]; same shape and dtype, any strides. Overlapping memory is refused. */
+fh_status fh_view_copy(fh_view *dst, const fh_view *src);
+
+typedef enum fh_dist {
+  FH_UNIFORM = 1, /* F32, BF16: a + (b - a) * k / 2^24, k in 0 .. 2^24 - 1.  I32: a + floor(w * (b - a) / 2^32), in a .. b - 1 */
+  FH_NORMAL = 2   /* F32, BF16: a + b * z, z a sum of eight uniform 16-bit numbers brought to mean 0 and deviation 1 (|z| < 4.9) */
+} fh_dist;
+
+/* Fill with random numbers that depend only on (seed, stream, position of the element in row-major order of the view): the same on
+ * every device, whatever the strides and the number of threads. Philox4x32-10 (Salmon et al., SC'11), key = seed, counter =
+ * (position, stream). I32 takes FH_UNIFORM with whole a < b. */
+fh_status fh_view_random(fh_view *view, int32_t dist, uint64_t seed, uint64_t stream, double a, double b);
+
+/* The same generator for host code: n 32-bit words, word i being word i % 4 of block i / 4 counted from word `first`. */
+fh_status fh_random_u32(uint64_t seed, uint64_t stream, uint64_t first, uint64_t n, uint32_t *dst);
+
+/* ---- The call -------------------------------------------------------------------------------------------------------------- */
+
+typedef enum fh_path {
+  FH_AUTO = 0,      /* the path that the policy expects to be fastest */
+  FH_REFERENCE = 1, /* the oracle: plain loops, double accumulation */
+  FH_PADDED = 2,    /* one query's heads and zero heads up to h_pad a tile: what engines do where the kernel takes 64 or 128 heads */
+  FH_GATHER = 3,    /* one query at native heads */
+  FH_PACKED = 4     /* `group` neighbouring queries over the union of their index lists */
+} fh_path;
+
+enum { FH_PATHS = 5 };
+
+typedef struct fh_plan fh_plan;
+typedef struct fh_counters fh_counters;
+typedef struct fh_policy fh_policy;
+
+/*
+ * out[s, h, :] = sum over valid keys t of softmax_t(sm_scale * q[s, h, :] . kv[t, :]) * kv[t, 0 : d_v]
+ *
+ * A key of row s is indices[s, j] for j < topk_length[s]; it is valid when 0 <= index < s_kv, and counts as often as it stands in
+ * the list. topk_length is clamped to 0 .. topk. Invalid entries may stand anywhere in the list.
+ *   lse[s, h]        = ln of the sum of exp(logit) over valid keys, without the sink
+ *   max_logits[s, h] = the largest logit, sm_scale included
+ *   attn_sink[h]     adds exp(sink) to the denominator of out only; -inf adds nothing, +inf makes out 0
+ *   a row without a valid key: out 0, lse +inf, max_logits -inf
+ * A KV row that holds NaN or Inf reaches only the rows that list it; what those rows hold then is not specified.
+ *
+ * Every path reads q for heads 0 .. h_q - 1 only and writes out for heads 0 .. h_q - 1 only: padding heads of a 64-head buffer are
+ * neither read nor written. fp32 accumulation; bf16 results rounded to nearest even.
+ */
+typedef struct fh_call {
+  uint64_t struct_size;
+
+  int32_t path;               /* an fh_path */
+  int32_t row_invariant;      /* 1: a row's result must not depend on its neighbours; FH_AUTO then never packs. 0 or 1 */
+
+  int64_t s_q;                /* query rows of the chunk, >= 0 */
+  int64_t s_kv;               /* KV rows, 0 .. 2^31 - 1 */
+  int32_t h_q;                /* query heads of this rank, 1 .. 128 */
+  int32_t h_pad;              /* heads the padded path computes: 0 (choose), 64 or 128, >= h_q */
+  int32_t d_qk;               /* 512 or 576 */
+  int32_t d_v;                /* 512: V is the first 512 columns of the KV row */
+  int64_t topk;               /* width of the index lists, >= 0 */
+  float sm_scale;             /* finite, > 0 */
+  int32_t group;              /* queries of a packed group: 0 = max(1, 64 / h_q); 1 .. 64 and group * h_q <= 64, or 1 */
+
+  const uint16_t *q;          /* bf16 [s_q, h_q, d_qk]; the last dimension is contiguous */
+  int64_t q_stride_s;
+  int64_t q_stride_h;
+  const uint16_t *kv;         /* bf16 [s_kv, d_qk], h_kv = 1; the last dimension is contiguous */
+  int64_t kv_stride;
+  const int32_t *indices;     /* [s_q, topk]; the last dimension is contiguous */
+  int64_t indices_stride;
+  const int32_t *topk_length; /* [s_q] contiguous, or NULL: topk for every row */
+  const float *attn_sink;     /* [h_q] contiguous, or NULL: no sink */
+
+  void *out;                  /* out_dtype [s_q, h_q, d_v]; the last dimension is contiguous */
+  int64_t out_stride_s;
+  int64_t out_stride_h;
+  int32_t out_dtype;          /* FH_BF16; the reference also takes FH_F32 (unrounded) */
+  int32_t reserved;           /* 0 */
+  float *lse;                 /* [s_q, h_q], or NULL; natural log; heads contiguous */
+  int64_t lse_stride;
+  float *max_logits;          /* [s_q, h_q], or NULL; heads contiguous */
+  int64_t max_logits_stride;
+
+  const fh_plan *plan;        /* packed: made by fh_plan_build from the same indices and topk_length; NULL = built in the workspace */
+  void *workspace;            /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
+  uint64_t workspace_bytes;
+  void *stream;               /* CUDA: cudaStream_t, NULL = the device's own stream. CPU: must be NULL */
+  fh_counters *counters;      /* host memory that the call adds to, or NULL */
+  const fh_policy *policy;    /* costs that FH_AUTO compares, or NULL: the device's own */
+} fh_call;
+
+/* Zero the struct, set struct_size and the sizes, contiguous strides for all arrays (q and out with h_q heads a row), sm_scale =
+ * d_qk^-0.5, d_v = 512, path FH_AUTO, out_dtype FH_BF16. Pointers are left NULL for the caller to set. Checks nothing. */
+void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk);
+
+/* Everything fh_sparse_fwd would refuse, without running: sizes, pointers, strides, alignment, overlap, support; not the workspace.
+ * Index values are data, not arguments: no value of theirs is refused. */
+fh_status fh_call_check(fh_device *device, const fh_call *call);
+
+/* Bytes of workspace the call needs; depends on path, sizes and device only, never on data. Pointers may still be NULL. */
+fh_status fh_workspace_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
+
+/* Run. Allocates nothing, prints nothing; on CUDA it only enqueues on the stream. s_q = 0 does nothing and succeeds. */
+fh_status fh_sparse_fwd(fh_device *device, const fh_call *call);
+
+/* "auto", "reference", "padded", "gather", "packed"; NULL for a number that is no path. */
+const char *fh_path_name(int32_t path);
+
+/* Which paths really ran, and what they did. The caller zeroes it (struct_size aside) and reads it. */
+struct fh_counters {
+  uint64_t struct_size;
+  uint64_t calls[5];       /* by fh_path: calls that ended up on this path; [FH_AUTO] counts the calls that asked for auto */
+  uint64_t rows[5];        /* query rows by the path that computed them */
+  uint64_t useful_flops;   /* 2 * h_q * (d_qk + d_v) for every valid key of every row */
+  uint64_t executed_flops; /* the same product over heads and keys that the kernel really multiplied, padding included */
+  uint64_t bytes;          /* KV rows fetched, q read, out, lse and max_logits written, lists and plan read; bytes */
+};
+
+/* ---- Plan: what neighbouring queries share --------------------------------------------------------------------------------- */
+
+/*
+ * Group g is rows g * group .. g * group + group - 1. Its entries are the union of the rows' valid keys, in ascending order of KV
+ * row, equal rows side by side: a row that lists a key k times is a member of k of its entries, the first k ones.
+ * bit i of member[..] belongs to row g * group + i. Entries past entries[g] are not written.
+ * All pointers lie in the memory given to fh_plan_build, on the device the plan was built on.
+ */
+struct fh_plan {
+  uint64_t struct_size;
+  int64_t s_q;
+  int64_t groups;      /* ceil(s_q / group) */
+  int32_t group;       /* queries of a group */
+  int32_t reserved;    /* 0 */
+  int64_t capacity;    /* entries there is room for in each group: group * topk */
+  int32_t *token;      /* [groups, capacity] KV row of each entry */
+  uint64_t *member;    /* [groups, capacity] which queries of the group chose it */
+  int32_t *entries;    /* [groups] */
+  int32_t *order;      /* [groups] group numbers by falling number of entries, ties by rising number */
+  int32_t *keys;       /* [s_q] valid keys of each row, repeats counted */
+};
+
+/* Bytes of memory fh_plan_build needs for this call: the arrays above and its scratch. */
+fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
+
+/* Build from call's indices, topk_length, sizes and group. memory is 64-byte aligned and kept by the caller as long as the plan is
+ * used; nothing else is allocated. plan->struct_size must be set. */
+fh_status fh_plan_build(fh_device *device, const fh_call *call, void *memory, uint64_t memory_bytes, fh_plan *plan);
+
+/* ---- Policy: which path is expected to be fastest -------------------------------------------------------------------------- */
+
+/* What a call amounts to, for the cost model. */
+typedef struct fh_work {
+  uint64_t struct_size;
+  int64_t rows;        /* s_q */
+  int64_t keys;        /* valid keys over all rows */
+  int64_t groups;      /* packed groups; 0: packing is not on offer */
+  int64_t entries;     /* union entries over all groups */
+  int32_t h_q;
+  int32_t h_pad;
+  int32_t group;       /* queries of a packed group */
+  int32_t d_qk;
+  int32_t d_v;
+  int32_t reserved;    /* 0 */
+} fh_work;
+
+/* microseconds = call_us + unit_us * units + gflop_us * executed GFLOP; a unit is a row (padded, gather) or a group (packed). */
+typedef struct fh_path_cost { double call_us; double unit_us; double gflop_us; } fh_path_cost;
+
+struct fh_policy {
+  uint64_t struct_size;
+  fh_path_cost padded;
+  fh_path_cost gather;
+  fh_path_cost packed;
+};
+
+/* GFLOP that the path multiplies for this work, padding included. 0 for a path that is none or not on offer. */
+double fh_work_gflop(const fh_work *work, int32_t path);
+
+/* Expected microseconds of each path in cost_us[FH_PATHS] (indexed by fh_path; +inf where not on offer) and the cheapest of padded,
+ * gather and packed in *path; ties go to the earlier. A pure function. row_invariant excludes packed. */
+fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
+
+/* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. */
+fh_status fh_policy_default(const fh_device *device, fh_policy *policy);
+
+/* ---- Gate: the published rule that engines use today ------------------------------------------------------------------------ */
+
+typedef struct fh_gate {
+  uint64_t struct_size;
+  int32_t enabled;  /* 0: always padded */
+  int32_t reserved; /* 0 */
+  int64_t min_sq;   /* native heads from this s_q up; 0 = always */
+} fh_gate;
+
+enum { FH_GATE_MIN_SQ = 2048 }; /* the published default */
+
+/* enabled = 1, min_sq = FH_GATE_MIN_SQ. */
+void fh_gate_init(fh_gate *gate);
+
+/* Read the two settings as vLLM spells them (VLLM_DSV41_FEWHEAD_PREFILL: 1/0, true/false, yes/no, on/off in any case;
+ * VLLM_DSV41_FEWHEAD_MIN_SQ: a whole non-negative decimal number). NULL or "" = default. A value that cannot be read keeps the
+ * default and adds one line to `warning` naming variable and value; warning (may be NULL) gets "" when there is none, and is cut to
+ * warning_bytes. */
+fh_status fh_gate_parse(const char *prefill, const char *min_sq, fh_gate *gate, char *warning, uint64_t warning_bytes);
+
+/* fh_gate_parse on the process environment. */
+fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes);
+
+/* 64 for 1..64 heads, 128 for 65..128, 0 for anything else. */
+int32_t fh_padded_heads(int64_t heads);
+
+/* 1 = native heads, 0 = padded: enabled, 0 < n_local_heads < padded_heads and s_q >= min_sq. A pure function; NULL gate = 0. */
+int32_t fh_gate_native(const fh_gate *gate, int64_t n_local_heads, int64_t padded_heads, int64_t s_q);
+
+/* Heads of each rank under tensor parallelism. heads % ranks != 0 is refused (FH_ERR_SHAPE) unless virtual_heads is 1: then every
+ * rank gets ceil(heads / ranks) and *added counts the zero heads added at the end; no head is ever lost. */
+fh_status fh_tp_heads(int64_t heads, int64_t ranks, int32_t virtual_heads, int64_t *local, int64_t *added);
+
+/* ---- Timer ------------------------------------------------------------------------------------------------------------------ */
+
+/* Monotonic host time in nanoseconds. */
+uint64_t fh_time_ns(void);
+
+typedef struct fh_timer fh_timer;
+
+/* Measures device time between start and stop on a stream (CPU: monotonic host time; stream must be NULL). */
+fh_status fh_timer_create(fh_device *device, fh_timer **timer);
+fh_status fh_timer_start(fh_timer *timer, void *stream);
+fh_status fh_timer_stop(fh_timer *timer, void *stream);
+/* Microseconds between the last start and stop; waits for the stop. FH_ERR_ARGUMENT when not both were called. */
+fh_status fh_timer_elapsed_us(fh_timer *timer, double *us);
+void fh_timer_free(fh_timer **timer);
+
+/* cdef:end */
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* FEWHEAD_H */
