@@ -1,0 +1,6 @@
+describe("the specs", function()
+  it("run under LuaJIT, where ffi is", function()
+    assert.is_table(jit)
+    assert.matches("^LuaJIT 2%.1", jit.version)
+  end)
+end)
