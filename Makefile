@@ -25,6 +25,7 @@ all: lib
 lib: $(LIBRARY)
 
 $(LIBRARY): $(OBJECTS)
+	@mkdir -p $(@D)
 	$(CC) -shared -Wl,-soname,libfewhead.so -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h
