@@ -1,0 +1,102 @@
+#!/bin/sh
+# Makes sure that what a target needs is on this machine: tools/setup.sh run|test|lint|bench|repl ...
+#
+# Each need is tested by using it, not by asking a package manager, so anything that provides it will do, and nothing is started
+# when all is there. What is missing is installed with apt-get when that can be done without asking anybody (as root, or with sudo
+# that wants no password); otherwise the exact command is printed. Exit 0: everything is there. Exit 1: something is not.
+set -u
+
+have() { command -v "$1" >/dev/null 2>&1; }
+have_module() { luajit -e "require '$1'" >/dev/null 2>&1; } # a Lua module that LuaJIT can load
+have_header() { echo "#include <$1>" | cc -E - >/dev/null 2>&1; }
+have_file() { [ -e "$1" ]; }
+have_openblas() { luajit -e "require('ffi').load('openblas.so.0')" >/dev/null 2>&1; }
+
+names=''
+packages=''
+
+# need NAME PACKAGE TEST [ARGUMENT]: NAME is what a person would look for, PACKAGE what Debian and Ubuntu call it.
+need() {
+  name=$1 package=$2
+  shift 2
+  "$@" && return
+  case " $packages " in *" $package "*) return ;; esac # two targets may share a need
+  names="$names${names:+, }$name"
+  packages="$packages${packages:+ }$package"
+}
+
+needs_of() {
+  case $1 in
+    run)
+      need 'a C compiler (cc)' gcc have cc
+      need 'the C library headers' libc6-dev have_header stdio.h
+      need luajit luajit have luajit
+      need 'the Lua module cjson' lua-cjson have_module cjson
+      ;;
+    test)
+      needs_of run
+      need busted lua-busted have busted
+      need pkg-config pkg-config have pkg-config
+      ;;
+    lint)
+      need luacheck lua-check have luacheck
+      need cppcheck cppcheck have cppcheck
+      ;;
+    bench)
+      needs_of run
+      need OpenBLAS libopenblas0-pthread have_openblas
+      ;;
+    *)
+      echo "setup: unknown target \"$1\"; known: run, test, lint, bench" >&2
+      exit 1
+      ;;
+  esac
+}
+
+for target in "$@"; do needs_of "$target"; done
+[ -n "$packages" ] || exit 0
+
+if ! have apt-get; then
+  echo "fewhead: missing on this machine: $names" >&2
+  echo 'fewhead: it has no apt-get; install these with its own package manager and run make again' >&2
+  exit 1
+fi
+
+root='' # what makes a command run as root
+if [ "$(id -u)" -ne 0 ]; then
+  if have sudo && sudo -n true 2>/dev/null; then
+    root='sudo -n'
+  else
+    echo "fewhead: missing on this machine: $names" >&2
+    if have sudo; then root='sudo '; how='run'; else how='run as root'; fi
+    echo "fewhead: to install it, $how:" >&2
+    echo "  ${root}apt-get update && ${root}apt-get install -y --no-install-recommends $packages" >&2
+    exit 1
+  fi
+fi
+
+install() {
+  # shellcheck disable=SC2086 # both hold words
+  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $packages </dev/null
+}
+update() { $root apt-get update -q </dev/null; }
+
+echo "fewhead: installing $packages"
+if ! ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1; then
+  update || exit 1
+  install
+else
+  install || { update && install; } # lists grow old: the second try has fresh ones
+fi || {
+  echo "fewhead: apt-get could not install: $packages" >&2
+  exit 1
+}
+
+# What apt-get calls installed must also be found, or the next step fails with a message that nobody understands.
+names=''
+packages=''
+for target in "$@"; do needs_of "$target"; done
+[ -z "$packages" ] || {
+  echo "fewhead: installed, yet not found: $names" >&2
+  exit 1
+}
