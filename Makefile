@@ -15,18 +15,21 @@ COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 SOURCES := $(wildcard lib/*.c) $(wildcard kernels/cpu/*.c)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/obj/%.o)
 LIBRARY := $(BUILD)/libfewhead.so
+# The name that programs linked against the library ask for; its number changes when they could no longer use a new library.
+SONAME  := libfewhead.so.0
 
 # A kernel file's instruction set stands in its name; everything else is built for the plain CPU and chosen at run time.
 X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity repl bench lint install uninstall ctest clean
+.PHONY: all lib help setup sweep test parity repl lint lint-lua lint-c lint-tidy lint-sh install uninstall ctest list-ctest clean
 all: lib
 lib: $(LIBRARY)
 
 $(LIBRARY): $(OBJECTS)
 	@mkdir -p $(@D)
-	$(CC) -shared -Wl,-soname,libfewhead.so -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
+	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
+	@ln -sf libfewhead.so $(BUILD)/$(SONAME)
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h
 	@mkdir -p $(@D)
@@ -46,6 +49,8 @@ $(BUILD)/spec/%: spec/c/%.c spec/c/check.h $(OBJECTS)
 	$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL)
 ctest: $(CTESTS)
 	@set -e; for t in $(CTESTS); do echo "== $$t"; $$t; done
+list-ctest:
+	@printf '%s\n' $(CTESTS)
 
 # ---- What people type. Each target sets up what it needs and builds before it runs, so it works on a machine with only git and make.
 # The build comes second and on its own: at the time make reads this file there may be no compiler yet.
@@ -57,16 +62,15 @@ help:
 	@echo 'make test       every C test and every spec'
 	@echo 'make parity     the conformance grid on every path'
 	@echo 'make repl       an interactive prompt with the library loaded'
-	@echo 'make bench      speed beside OpenBLAS on this machine'
 	@echo 'make lint       luacheck and cppcheck (clang-tidy and shellcheck too where they are installed)'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'
-	@echo 'make setup      only install what sweep, test, lint and bench need'
+	@echo 'make setup      only install what sweep, test and lint need'
 	@echo 'make clean      remove build/'
-	@echo 'ARGS= goes to the command behind sweep, parity and bench: make sweep ARGS=--help'
+	@echo 'ARGS= goes to the command behind sweep and parity: make sweep ARGS=--help'
 
 setup:
-	@tools/setup.sh run test lint bench
+	@tools/setup.sh run test lint
 
 sweep:
 	@tools/setup.sh run
@@ -87,6 +91,49 @@ repl:
 	@tools/setup.sh run
 	$(build_now)
 	@./fewhead repl
+
+# ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
+C_FILES := $(wildcard lib/*.c kernels/cpu/*.c spec/c/*.c)
+
+lint: lint-lua lint-c lint-tidy lint-sh
+
+lint-lua:
+	@tools/setup.sh lint
+	luacheck -q .
+
+lint-c:
+	@tools/setup.sh lint
+	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
+	  $(filter -D% -I%,$(CPPFLAGS_ALL)) lib kernels
+
+lint-tidy: $(BUILD)/gen/header_checksum.h
+	@command -v clang-tidy >/dev/null || { echo 'lint-tidy: not run, clang-tidy is not installed'; exit 0; }; \
+	clang-tidy --quiet --warnings-as-errors='*' $(C_FILES) -- $(CPPFLAGS_ALL) -std=c11
+
+lint-sh:
+	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
+	shellcheck fewhead tools/*.sh .ci/run
+
+# ---- Install. The Lua modules find header and library from where they lie themselves, so an installed tree may be moved as a whole.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+to      = $(DESTDIR)$(PREFIX)
+version = $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
+            printf "%d.%d.%d", v / 10000, v / 100 % 100, v % 100 }' lib/include/fewhead.h)
+
+install: lib
+	install -d $(to)/lib/pkgconfig $(to)/include $(to)/bin $(to)/share/lua/5.1/fewhead $(to)/share/fewhead/experiments
+	install -m 755 $(LIBRARY) $(to)/lib/$(SONAME)
+	ln -sf $(SONAME) $(to)/lib/libfewhead.so
+	install -m 644 lib/include/fewhead.h $(to)/include/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(version)|' fewhead.pc.in > $(to)/lib/pkgconfig/fewhead.pc
+	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h $(to)/share/lua/5.1/fewhead/
+	$(if $(wildcard experiments/*.lua),install -m 644 $(wildcard experiments/*.lua) $(to)/share/fewhead/experiments/)
+	install -m 755 fewhead $(to)/bin/
+
+uninstall:
+	rm -f $(to)/lib/$(SONAME) $(to)/lib/libfewhead.so $(to)/lib/pkgconfig/fewhead.pc $(to)/include/fewhead.h $(to)/bin/fewhead
+	rm -rf $(to)/share/lua/5.1/fewhead $(to)/share/fewhead
 
 clean:
 	rm -rf $(BUILD)
