@@ -1,0 +1,54 @@
+/* What the files of the CPU back end share among themselves. */
+#ifndef FEWHEAD_KERNELS_CPU_BACK_END_H
+#define FEWHEAD_KERNELS_CPU_BACK_END_H
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "internal.h"
+
+int32_t fhk_cpu_threads(const fhk_cpu *cpu);
+int32_t fhk_cpu_isa(const fhk_cpu *cpu);
+
+/* Sizes of memory stop at the largest number instead of wrapping: what does not fit in 64 bits is refused wherever it is asked for.
+ * Every part starts on a cache line. */
+static inline uint64_t fhk_add(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+static inline uint64_t fhk_mul(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
+static inline uint64_t fhk_align(uint64_t bytes) { return bytes > UINT64_MAX - 63 ? UINT64_MAX : (bytes + 63) & ~(uint64_t)63; }
+static inline uint64_t fhk_part(uint64_t count, uint64_t size) { return fhk_align(fhk_mul(count, size)); }
+
+/* Entries of row s's list that count: topk_length clamped to 0 .. topk. */
+static inline int64_t fhk_list_length(const fh_call *call, int64_t s) {
+  if (!call->topk_length) return call->topk;
+  const int64_t length = call->topk_length[s];
+  return length < 0 ? 0 : length > call->topk ? call->topk : length;
+}
+
+/* A counter that the threads of one run add to. */
+typedef struct fhk_work {
+  _Atomic uint64_t useful_flops, executed_flops, bytes;
+} fhk_work;
+
+/* What every path reads and writes for one row besides KV rows and metadata: q, out, lse, max_logits. */
+static inline uint64_t fhk_row_bytes(const fh_call *call) {
+  const uint64_t heads = (uint64_t)call->h_q;
+  return heads * ((uint64_t)call->d_qk * 2 + (uint64_t)call->d_v * (call->out_dtype == FH_F32 ? 4 : 2) +
+                  (call->lse ? 4 : 0) + (call->max_logits ? 4 : 0));
+}
+
+/* Bytes of the list of row s that a path has to look at. */
+static inline uint64_t fhk_list_bytes(const fh_call *call, int64_t s) {
+  return (uint64_t)fhk_list_length(call, s) * 4 + (call->topk_length ? 4 : 0);
+}
+
+static inline void fhk_count(fhk_work *work, uint64_t useful, uint64_t executed, uint64_t bytes) {
+  atomic_fetch_add_explicit(&work->useful_flops, useful, memory_order_relaxed);
+  atomic_fetch_add_explicit(&work->executed_flops, executed, memory_order_relaxed);
+  atomic_fetch_add_explicit(&work->bytes, bytes, memory_order_relaxed);
+}
+
+uint64_t fhk_reference_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
+void fhk_reference_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
+
+#endif

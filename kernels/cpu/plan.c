@@ -1,0 +1,127 @@
+/*
+ * The plan builder: for each group of neighbouring queries the union of their lists and, per entry, who chose it (fh_plan).
+ *
+ * Each group's valid (KV row, query) pairs are collected query by query, sorted by KV row with a stable radix sort, and merged: in a
+ * run of equal rows the k-th pair of a query joins the k-th copy. The cost is proportional to the pairs and does not depend on s_kv:
+ * the sort takes one pass for each 11 bits of the group's largest row.
+ */
+#include "cpu/back_end.h"
+
+enum { DIGIT_BITS = 11 }; /* histogram of 8 KiB: stays in the first-level cache beside the pairs it sorts */
+
+typedef struct plan_run {
+  const fh_call *call;
+  fh_plan *plan;
+  char *scratch;
+  uint64_t scratch_bytes; /* of one thread: pairs, and room to sort them */
+} plan_run;
+
+/* The pieces of the memory, in order. */
+typedef struct plan_layout {
+  uint64_t token, member, entries, order, keys, sort, scratch, scratch_bytes, total;
+} plan_layout;
+
+static plan_layout layout_of(const fhk_cpu *cpu, const fh_call *call) {
+  const uint64_t groups = (uint64_t)((call->s_q + call->group - 1) / call->group);
+  const uint64_t capacity = fhk_mul((uint64_t)call->topk, (uint64_t)call->group);
+  plan_layout at;
+  at.token = 0;
+  at.member = fhk_add(at.token, fhk_part(fhk_mul(groups, capacity), sizeof(int32_t)));
+  at.entries = fhk_add(at.member, fhk_part(fhk_mul(groups, capacity), sizeof(uint64_t)));
+  at.order = fhk_add(at.entries, fhk_part(groups, sizeof(int32_t)));
+  at.keys = fhk_add(at.order, fhk_part(groups, sizeof(int32_t)));
+  at.sort = fhk_add(at.keys, fhk_part((uint64_t)call->s_q, sizeof(int32_t)));
+  at.scratch = fhk_add(at.sort, fhk_part(groups, 2 * sizeof(uint64_t)));
+  at.scratch_bytes = fhk_part(capacity, 2 * sizeof(uint64_t));
+  at.total = fhk_add(at.scratch, fhk_mul((uint64_t)fhk_cpu_threads(cpu), at.scratch_bytes));
+  return at;
+}
+
+/* Stable sort of n words by their upper halves, none of which exceeds `max`; `spare` holds n words too. Returns whichever of the two
+ * holds the result. */
+static uint64_t *sort_by_upper_half(uint64_t *words, uint64_t *spare, int64_t n, uint32_t max) {
+  int bits = 0;
+  while (bits < 32 && max >> bits) bits++;
+  const int passes = (bits + DIGIT_BITS - 1) / DIGIT_BITS, digit = passes ? (bits + passes - 1) / passes : 0;
+  const uint64_t mask = ((uint64_t)1 << digit) - 1;
+  for (int pass = 0; pass < passes; pass++) {
+    uint32_t count[1 << DIGIT_BITS] = {0};
+    const int shift = 32 + pass * digit;
+    for (int64_t i = 0; i < n; i++) count[words[i] >> shift & mask]++;
+    uint32_t before = 0;
+    for (uint64_t d = 0; d <= mask; d++) {
+      const uint32_t here = count[d];
+      count[d] = before;
+      before += here;
+    }
+    for (int64_t i = 0; i < n; i++) spare[count[words[i] >> shift & mask]++] = words[i];
+    uint64_t *swap = words;
+    words = spare;
+    spare = swap;
+  }
+  return words;
+}
+
+static void plan_group(void *arg, int64_t g, int32_t thread) {
+  const plan_run *run = arg;
+  const fh_call *call = run->call;
+  fh_plan *plan = run->plan;
+  uint64_t *pair = (uint64_t *)(run->scratch + (uint64_t)thread * run->scratch_bytes);
+  const int64_t first = g * plan->group, last = first + plan->group < call->s_q ? first + plan->group : call->s_q;
+  int64_t pairs = 0;
+  uint32_t max = 0;
+  for (int64_t s = first; s < last; s++) {
+    const int32_t *list = call->indices + s * call->indices_stride;
+    const int64_t length = fhk_list_length(call, s), before = pairs;
+    for (int64_t j = 0; j < length; j++) {
+      const int32_t key = list[j];
+      if (key < 0 || key >= call->s_kv) continue;
+      if ((uint32_t)key > max) max = (uint32_t)key;
+      pair[pairs++] = (uint64_t)(uint32_t)key << 32 | (uint64_t)(s - first);
+    }
+    plan->keys[s] = (int32_t)(pairs - before);
+  }
+  pair = sort_by_upper_half(pair, pair + plan->capacity, pairs, max);
+
+  int32_t *token = plan->token + g * plan->capacity;
+  uint64_t *member = plan->member + g * plan->capacity;
+  int64_t entries = 0, run_start = 0, copy = 0;
+  for (int64_t i = 0; i < pairs; i++) {
+    if (i && pair[i] == pair[i - 1]) copy++; /* the same query again */
+    else copy = 0;
+    if (!i || pair[i] >> 32 != pair[i - 1] >> 32) run_start = entries;
+    if (run_start + copy == entries) {
+      token[entries] = (int32_t)(pair[i] >> 32);
+      member[entries++] = 0;
+    }
+    member[run_start + copy] |= (uint64_t)1 << (pair[i] & 63);
+  }
+  plan->entries[g] = (int32_t)entries;
+}
+
+uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call) { return layout_of(cpu, call).total; }
+
+void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan *plan) {
+  const plan_layout at = layout_of(cpu, call);
+  char *base = memory;
+  plan->s_q = call->s_q;
+  plan->group = call->group;
+  plan->groups = (call->s_q + call->group - 1) / call->group;
+  plan->reserved = 0;
+  plan->capacity = call->topk * call->group;
+  plan->token = (int32_t *)(base + at.token);
+  plan->member = (uint64_t *)(base + at.member);
+  plan->entries = (int32_t *)(base + at.entries);
+  plan->order = (int32_t *)(base + at.order);
+  plan->keys = (int32_t *)(base + at.keys);
+  plan_run run = {call, plan, base + at.scratch, at.scratch_bytes};
+  fhk_cpu_parallel(cpu, plan->groups, plan_group, &run);
+
+  uint64_t *word = (uint64_t *)(base + at.sort);
+  int32_t largest = 0;
+  for (int64_t g = 0; g < plan->groups; g++)
+    if (plan->entries[g] > largest) largest = plan->entries[g];
+  for (int64_t g = 0; g < plan->groups; g++) word[g] = (uint64_t)(largest - plan->entries[g]) << 32 | (uint64_t)g;
+  word = sort_by_upper_half(word, word + plan->groups, plan->groups, (uint32_t)largest);
+  for (int64_t g = 0; g < plan->groups; g++) plan->order[g] = (int32_t)(uint32_t)word[g];
+}

@@ -1,0 +1,148 @@
+/*
+ * The pool of threads behind a CPU device, and the instruction sets it may use.
+ *
+ * Items are dealt one at a time from a shared counter, so a thread that is slow or was descheduled holds up one item, not a share.
+ * The thread that calls works too, as number 0. Nothing here depends on which thread took which item, and no kernel does either:
+ * results are the same for every number of threads.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "cpu/back_end.h"
+
+typedef struct worker {
+  fhk_cpu *cpu;
+  pthread_t handle;
+  int32_t number;
+} worker;
+
+struct fhk_cpu {
+  int32_t threads, isa;
+  pthread_mutex_t turn; /* held for the length of a run: callers take turns */
+  pthread_mutex_t lock; /* guards what follows up to `next` */
+  pthread_cond_t start, done;
+  uint64_t run; /* counts runs; a worker that sees a new number has work */
+  int32_t busy; /* workers that have not finished the current run */
+  int32_t stop;
+  void (*fn)(void *arg, int64_t item, int32_t thread);
+  void *arg;
+  int64_t items;
+  _Atomic int64_t next;
+  worker workers[]; /* threads - 1 */
+};
+
+int32_t fhk_cpu_best_isa(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_cpu_init();
+  const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512 && __builtin_cpu_supports("avx512bf16")) return FH_ISA_AVX512_BF16;
+  if (avx512) return FH_ISA_AVX512;
+  if (avx2) return FH_ISA_AVX2;
+#endif
+  return FH_ISA_GENERIC;
+}
+
+const char *fhk_cpu_isa_name(int32_t isa) {
+  static const char *const names[] = {NULL, "generic", "avx2", "avx512", "avx512_bf16"};
+  return isa >= 0 && isa < (int32_t)(sizeof names / sizeof *names) ? names[isa] : NULL;
+}
+
+int32_t fhk_cpu_threads(const fhk_cpu *cpu) { return cpu->threads; }
+int32_t fhk_cpu_isa(const fhk_cpu *cpu) { return cpu->isa; }
+
+static void work_on(fhk_cpu *cpu, int32_t thread) {
+  for (;;) {
+    const int64_t item = atomic_fetch_add_explicit(&cpu->next, 1, memory_order_relaxed);
+    if (item >= cpu->items) return;
+    cpu->fn(cpu->arg, item, thread);
+  }
+}
+
+static void *worker_main(void *arg) {
+  worker *self = arg;
+  fhk_cpu *cpu = self->cpu;
+  uint64_t seen = 0;
+  pthread_mutex_lock(&cpu->lock);
+  for (;;) {
+    while (!cpu->stop && cpu->run == seen) pthread_cond_wait(&cpu->start, &cpu->lock);
+    if (cpu->stop) break;
+    seen = cpu->run;
+    pthread_mutex_unlock(&cpu->lock);
+    work_on(cpu, self->number);
+    pthread_mutex_lock(&cpu->lock);
+    if (--cpu->busy == 0) pthread_cond_signal(&cpu->done);
+  }
+  pthread_mutex_unlock(&cpu->lock);
+  return NULL;
+}
+
+/* Ends the first `started` workers and frees everything. */
+static void stop_workers(fhk_cpu *cpu, int32_t started) {
+  pthread_mutex_lock(&cpu->lock);
+  cpu->stop = 1;
+  pthread_cond_broadcast(&cpu->start);
+  pthread_mutex_unlock(&cpu->lock);
+  for (int32_t i = 0; i < started; i++) pthread_join(cpu->workers[i].handle, NULL);
+  pthread_cond_destroy(&cpu->start);
+  pthread_cond_destroy(&cpu->done);
+  pthread_mutex_destroy(&cpu->lock);
+  pthread_mutex_destroy(&cpu->turn);
+  free(cpu);
+}
+
+fhk_cpu *fhk_cpu_create(int32_t threads, int32_t isa) {
+  fhk_cpu *cpu = calloc(1, sizeof *cpu + (size_t)(threads - 1) * sizeof cpu->workers[0]);
+  if (!cpu) return NULL;
+  cpu->threads = threads;
+  cpu->isa = isa;
+  pthread_mutex_init(&cpu->turn, NULL);
+  pthread_mutex_init(&cpu->lock, NULL);
+  pthread_cond_init(&cpu->start, NULL);
+  pthread_cond_init(&cpu->done, NULL);
+  /* Workers take no signals: a program's handlers run on its own threads, as they would without this library. */
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  int32_t started = 0;
+  for (; started < threads - 1; started++) {
+    worker *w = &cpu->workers[started];
+    w->cpu = cpu;
+    w->number = started + 1;
+    if (pthread_create(&w->handle, NULL, worker_main, w)) break;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (started == threads - 1) return cpu;
+  stop_workers(cpu, started);
+  return NULL;
+}
+
+void fhk_cpu_destroy(fhk_cpu *cpu) {
+  if (cpu) stop_workers(cpu, cpu->threads - 1);
+}
+
+void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg) {
+  if (items <= 0) return;
+  pthread_mutex_lock(&cpu->turn);
+  if (cpu->threads == 1 || items == 1) { /* waking the others would cost more than it brings */
+    for (int64_t item = 0; item < items; item++) fn(arg, item, 0);
+    pthread_mutex_unlock(&cpu->turn);
+    return;
+  }
+  pthread_mutex_lock(&cpu->lock);
+  cpu->fn = fn;
+  cpu->arg = arg;
+  cpu->items = items;
+  atomic_store_explicit(&cpu->next, 0, memory_order_relaxed);
+  cpu->busy = cpu->threads - 1;
+  cpu->run++;
+  pthread_cond_broadcast(&cpu->start);
+  pthread_mutex_unlock(&cpu->lock);
+  work_on(cpu, 0);
+  pthread_mutex_lock(&cpu->lock);
+  while (cpu->busy) pthread_cond_wait(&cpu->done, &cpu->lock);
+  pthread_mutex_unlock(&cpu->lock);
+  pthread_mutex_unlock(&cpu->turn);
+}
