@@ -31,7 +31,7 @@ $(LIBRARY): $(OBJECTS)
 	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
 	@ln -sf libfewhead.so $(BUILD)/$(SONAME)
 
-$(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h
+$(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h
 	@mkdir -p $(@D)
 	@command -v $(firstword $(CC)) >/dev/null || { echo 'fewhead: no C compiler: make setup installs one' >&2; exit 1; }
 	$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
@@ -41,6 +41,12 @@ $(BUILD)/gen/header_checksum.h: lib/include/fewhead.h
 	@mkdir -p $(@D)
 	@sed -n '/^\/\* cdef:begin \*\/$$/,/^\/\* cdef:end \*\/$$/p' $< | sed '1d;$$d' | cksum | \
 	  awk '{ print "#define FH_HEADER_CHECKSUM " $$1 "u" }' > $@
+
+# Rewritten only when the commit has changed, so that only then what shows it is built again.
+$(BUILD)/gen/commit.h: FORCE
+	@mkdir -p $(@D)
+	@echo '#define FH_COMMIT "$(COMMIT)"' | cmp -s - $@ || echo '#define FH_COMMIT "$(COMMIT)"' > $@
+FORCE:
 
 # ---- C tests: each spec/c/test_*.c is a program that links every object and ends with "N passed, M failed"
 CTESTS := $(patsubst spec/c/%.c,$(BUILD)/spec/%,$(wildcard spec/c/test_*.c))

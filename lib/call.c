@@ -1,0 +1,378 @@
+/* The call: its defaults, everything that is refused, and the run. */
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* Limits that keep every size computed from a call inside 64 bits: no workspace takes more than 2^22 bytes a row and 2^6 bytes for a
+ * row's list entry. Both are far beyond any memory. */
+#define MAX_ROWS ((int64_t)1 << 40)
+#define MAX_LIST_ENTRIES ((int64_t)1 << 56)
+
+enum { MAX_HEADS = 128, TILE_ROWS = 64, WORKSPACE_ALIGNMENT = 64, MAX_ARRAYS = 16 };
+
+void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk) {
+  if (!call) return;
+  *call = (fh_call){.struct_size = sizeof *call, .path = FH_AUTO, .s_q = s_q, .s_kv = s_kv, .h_q = h_q, .d_qk = d_qk, .d_v = 512,
+                    .topk = topk, .out_dtype = FH_BF16};
+  call->sm_scale = (float)(1 / sqrt((double)d_qk));
+  call->q_stride_h = d_qk;
+  call->q_stride_s = (int64_t)h_q * d_qk;
+  call->kv_stride = d_qk;
+  call->indices_stride = topk;
+  call->out_stride_h = call->d_v;
+  call->out_stride_s = (int64_t)h_q * call->d_v;
+  call->lse_stride = call->max_logits_stride = h_q;
+}
+
+const char *fh_path_name(int32_t path) {
+  static const char *const names[FH_PATHS] = {"auto", "reference", "padded", "gather", "packed"};
+  return path >= 0 && path < FH_PATHS ? names[path] : NULL;
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------------------ */
+
+static fh_status check_range(const char *name, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return FH_OK;
+  return fh_fail(FH_ERR_SHAPE, "%s: got %" PRId64 ", wanted %" PRId64 " .. %" PRId64, name, value, low, high);
+}
+
+/* Path, group and scale: what is a choice rather than a size. h_q is good. */
+static fh_status check_choices(fh_call *call) {
+  const int most = TILE_ROWS / call->h_q;
+  if (call->path < 0 || call->path >= FH_PATHS)
+    return fh_fail(FH_ERR_ARGUMENT, "path: got %d, wanted an fh_path, 0 .. %d", (int)call->path, FH_PATHS - 1);
+  if (call->row_invariant != 0 && call->row_invariant != 1)
+    return fh_fail(FH_ERR_ARGUMENT, "row_invariant: got %d, wanted 0 or 1", (int)call->row_invariant);
+  if (call->h_pad != 0 && call->h_pad != 64 && call->h_pad != 128)
+    return fh_fail(FH_ERR_SHAPE, "h_pad: got %d, wanted 0, 64 or 128", (int)call->h_pad);
+  if (call->h_pad != 0 && call->h_pad < call->h_q)
+    return fh_fail(FH_ERR_SHAPE, "h_pad: got %d, wanted at least h_q, %d", (int)call->h_pad, (int)call->h_q);
+  if (call->group < 0 || (call->group > 1 && call->group > most))
+    return fh_fail(FH_ERR_SHAPE, "group: got %d, wanted 0 .. %d for h_q %d", (int)call->group, most > 1 ? most : 1, (int)call->h_q);
+  if (!isfinite(call->sm_scale) || call->sm_scale <= 0)
+    return fh_fail(FH_ERR_ARGUMENT, "sm_scale: got %g, wanted a finite number > 0", (double)call->sm_scale);
+  if (call->reserved != 0) return fh_fail(FH_ERR_ARGUMENT, "reserved: got %d, wanted 0", (int)call->reserved);
+  if (call->out_dtype != FH_BF16 && call->out_dtype != FH_F32)
+    return fh_fail(FH_ERR_ARGUMENT, "out_dtype: got %d, wanted 1 (bf16) or 2 (f32)", (int)call->out_dtype);
+  if (call->out_dtype == FH_F32 && call->path != FH_REFERENCE)
+    return fh_fail(FH_ERR_UNSUPPORTED, "out_dtype: got f32 on path %s, wanted bf16; only the reference path writes f32",
+                   fh_path_name(call->path));
+  if (call->path == FH_PACKED && call->row_invariant)
+    return fh_fail(FH_ERR_UNSUPPORTED, "row_invariant: got 1 on path packed, whose rows share a tile; wanted 0, or path gather");
+  if (call->h_pad == 0) call->h_pad = fh_padded_heads(call->h_q);
+  if (call->group == 0) call->group = most > 1 ? most : 1;
+  return FH_OK;
+}
+
+fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_checked *checked) {
+  fh_call *call = &checked->call;
+  fh_status status;
+  if (!device) return fh_fail_null("device");
+  if ((status = fh_struct_in("fh_call", given, offsetof(fh_call, lse), call, sizeof *call)) ||
+      (status = check_range("s_q", call->s_q, 0, MAX_ROWS)) || (status = check_range("s_kv", call->s_kv, 0, INT32_MAX)) ||
+      (status = check_range("h_q", call->h_q, 1, MAX_HEADS)) || (status = check_range("topk", call->topk, 0, INT32_MAX)))
+    return status;
+  if (call->d_qk != 512 && call->d_qk != 576) return fh_fail(FH_ERR_SHAPE, "d_qk: got %d, wanted 512 or 576", (int)call->d_qk);
+  if (call->d_v != 512) return fh_fail(FH_ERR_SHAPE, "d_v: got %d, wanted 512", (int)call->d_v);
+  if (call->s_q > 0 && call->topk > MAX_LIST_ENTRIES / call->s_q)
+    return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for s_q %" PRId64 ", wanted s_q * topk <= 2^56", call->topk, call->s_q);
+  return check_choices(call);
+}
+
+/* Entries of a group are counted in 32 bits. */
+static int plan_fits(const fh_call *call) {
+  return call->group * call->topk <= INT32_MAX;
+}
+
+fh_status fh_check_plannable(const fh_call *call) {
+  if (plan_fits(call)) return FH_OK;
+  return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk, (int)call->group, INT32_MAX);
+}
+
+/* The plan that the caller gave, if any: was it built for a call like this one? */
+static fh_status check_plan(fh_checked *checked) {
+  fh_call *call = &checked->call;
+  fh_plan *plan = &checked->plan;
+  if (call->path == FH_PACKED) {
+    const fh_status status = fh_check_plannable(call);
+    if (status) return status;
+  }
+  if (!call->plan) return FH_OK;
+  const fh_status status = fh_struct_in("fh_plan", call->plan, sizeof *plan, plan, sizeof *plan);
+  if (status) return status;
+  call->plan = plan;
+  const struct { const char *name; int64_t got, wanted; } fields[] = {
+      {"s_q", plan->s_q, call->s_q},
+      {"group", plan->group, call->group},
+      {"groups", plan->groups, (call->s_q + call->group - 1) / call->group},
+      {"reserved", plan->reserved, 0},
+      {"capacity", plan->capacity, call->group * call->topk},
+  };
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    if (fields[i].got != fields[i].wanted)
+      return fh_fail(FH_ERR_SHAPE, "plan.%s: got %" PRId64 ", wanted the call's %" PRId64, fields[i].name, fields[i].got,
+                     fields[i].wanted);
+  return FH_OK;
+}
+
+/* ---- Memory ----------------------------------------------------------------------------------------------------------------- */
+
+fh_status fh_check_array(const fh_array *array) {
+  int64_t low, high;
+  uintptr_t address;
+  if (fh_array_empty(array)) return FH_OK;
+  if (!array->base) return fh_fail_null(array->name);
+  if ((uintptr_t)array->base % (uintptr_t)array->element_bytes)
+    return fh_fail(FH_ERR_ALIGNMENT, "%s: got %p, wanted a multiple of %d bytes", array->name, array->base, (int)array->element_bytes);
+  const fh_status status = fh_array_extent(array, &low, &high);
+  if (status) return status;
+  if (__builtin_add_overflow((uintptr_t)array->base, low, &address) || __builtin_add_overflow((uintptr_t)array->base, high, &address))
+    return fh_fail(FH_ERR_STRIDE, "%s: bytes %" PRId64 " .. %" PRId64 " from %p leave 64 bits", array->name, low, high, array->base);
+  return FH_OK;
+}
+
+typedef struct arrays {
+  int32_t count;
+  struct { fh_array array; int written; } at[MAX_ARRAYS];
+} arrays;
+
+static void add(arrays *all, int written, fh_array array) {
+  all->at[all->count].array = array;
+  all->at[all->count++].written = written;
+}
+
+static fh_array row(const char *name, const void *base, int32_t element_bytes, int64_t count) {
+  return (fh_array){name, base, element_bytes, 1, {count}, {1}};
+}
+
+static fh_array matrix(const char *name, const void *base, int32_t element_bytes, int64_t rows, int64_t columns, int64_t stride) {
+  return (fh_array){name, base, element_bytes, 2, {rows, columns}, {stride, 1}};
+}
+
+static fh_array heads(const char *name, const void *base, int32_t element_bytes, const fh_call *call, int64_t width, int64_t stride_s,
+                      int64_t stride_h) {
+  return (fh_array){name, base, element_bytes, 3, {call->s_q, call->h_q, width}, {stride_s, stride_h, 1}};
+}
+
+fh_array fh_call_indices(const fh_call *call) {
+  return matrix("indices", call->indices, 4, call->s_q, call->topk, call->indices_stride);
+}
+
+fh_array fh_call_topk_length(const fh_call *call) {
+  return row("topk_length", call->topk_length, 4, call->s_q);
+}
+
+/* Every array that the call reads or writes; of the optional ones those that are there. */
+static arrays arrays_of(const fh_call *call, uint64_t counters_bytes) {
+  arrays all = {0};
+  add(&all, 0, heads("q", call->q, 2, call, call->d_qk, call->q_stride_s, call->q_stride_h));
+  add(&all, 0, matrix("kv", call->kv, 2, call->s_kv, call->d_qk, call->kv_stride));
+  add(&all, 0, fh_call_indices(call));
+  if (call->topk_length) add(&all, 0, fh_call_topk_length(call));
+  if (call->attn_sink) add(&all, 0, row("attn_sink", call->attn_sink, 4, call->h_q));
+  add(&all, 1, heads("out", call->out, fh_dtype_bytes(call->out_dtype), call, call->d_v, call->out_stride_s, call->out_stride_h));
+  if (call->lse) add(&all, 1, matrix("lse", call->lse, 4, call->s_q, call->h_q, call->lse_stride));
+  if (call->max_logits) add(&all, 1, matrix("max_logits", call->max_logits, 4, call->s_q, call->h_q, call->max_logits_stride));
+  if (call->plan) {
+    const fh_plan *plan = call->plan;
+    add(&all, 0, matrix("plan.token", plan->token, 4, plan->groups, plan->capacity, plan->capacity));
+    add(&all, 0, matrix("plan.member", plan->member, 8, plan->groups, plan->capacity, plan->capacity));
+    add(&all, 0, row("plan.entries", plan->entries, 4, plan->groups));
+    add(&all, 0, row("plan.order", plan->order, 4, plan->groups));
+    add(&all, 0, row("plan.keys", plan->keys, 4, plan->s_q));
+  }
+  if (call->counters) add(&all, 1, row("counters", call->counters, 8, (int64_t)(counters_bytes / 8)));
+  return all;
+}
+
+/* Array i, which is written, against all others. */
+static fh_status check_overlap(const arrays *all, int32_t i) {
+  const fh_array *mine = &all->at[i].array;
+  for (int32_t j = 0; j < all->count; j++) {
+    if (j == i || fh_arrays_disjoint(mine, &all->at[j].array)) continue;
+    return fh_fail(FH_ERR_OVERLAP, "%s: its memory overlaps %s; wanted memory of its own, or the same strides and other heads", mine->name,
+                   all->at[j].array.name);
+  }
+  return FH_OK;
+}
+
+static fh_status check_arrays(const arrays *all) {
+  fh_status status;
+  for (int32_t i = 0; i < all->count; i++)
+    if ((status = fh_check_array(&all->at[i].array))) return status;
+  for (int32_t i = 0; i < all->count; i++) {
+    const fh_array *a = &all->at[i].array;
+    if (!all->at[i].written) continue;
+    if (!fh_array_distinct(a))
+      return fh_fail(FH_ERR_STRIDE, "%s: got strides %" PRId64 ", %" PRId64 " for [%" PRId64 ", %" PRId64 "%s], which make its elements overlap",
+                     a->name, a->stride[0], a->stride[1], a->count[0], a->count[1], a->rank == 3 ? ", 512" : "");
+    if ((status = check_overlap(all, i))) return status;
+  }
+  return FH_OK;
+}
+
+/* Everything but the workspace. */
+static fh_status check(const fh_device *device, const fh_call *given, fh_checked *checked, uint64_t *counters_bytes, arrays *all) {
+  fh_call *call = &checked->call;
+  fh_counters counters;
+  fh_status status;
+  if ((status = fh_check_sizes(device, given, checked)) || (status = check_plan(checked))) return status;
+  if (call->stream) return fh_fail(FH_ERR_ARGUMENT, "stream: got %p, wanted NULL on a CPU", call->stream);
+  *counters_bytes = 0;
+  if (call->counters) {
+    status = fh_struct_in("fh_counters", call->counters, offsetof(fh_counters, rows), &counters, sizeof counters);
+    if (status) return status;
+    memcpy(counters_bytes, call->counters, sizeof *counters_bytes);
+  }
+  if (call->policy) {
+    status = fh_struct_in("fh_policy", call->policy, sizeof checked->policy, &checked->policy, sizeof checked->policy);
+    if (status || (status = fh_policy_check(&checked->policy))) return status;
+    call->policy = &checked->policy;
+  }
+  *all = arrays_of(call, *counters_bytes);
+  return check_arrays(all);
+}
+
+fh_status fh_call_check(fh_device *device, const fh_call *call) {
+  fh_checked checked;
+  uint64_t counters_bytes;
+  arrays all;
+  return check(device, call, &checked, &counters_bytes, &all);
+}
+
+/* ---- Workspace -------------------------------------------------------------------------------------------------------------- */
+
+/* Whether FH_AUTO may pack: with one query a group there is nothing to share. */
+static int may_pack(const fh_call *call) {
+  return !call->row_invariant && call->group > 1 && plan_fits(call);
+}
+
+static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {
+  const uint64_t bytes = fhk_cpu_plan_bytes(device->cpu, call);
+  return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+}
+
+static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t path, const fh_plan *plan) {
+  fh_call one = *call;
+  one.path = path;
+  one.plan = plan;
+  return fhk_cpu_workspace_bytes(device->cpu, &one);
+}
+
+/* FH_AUTO builds its plan at the start of the workspace; the path it then takes has the rest. */
+static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
+  if (call->path != FH_AUTO) return path_bytes(device, call, call->path, call->plan);
+  const uint64_t padded = path_bytes(device, call, FH_PADDED, NULL), gather = path_bytes(device, call, FH_GATHER, NULL);
+  uint64_t rest = padded > gather ? padded : gather, plan = 0;
+  if (may_pack(call)) {
+    const fh_plan later = {.struct_size = sizeof later, .s_q = call->s_q, .group = call->group,
+                           .groups = (call->s_q + call->group - 1) / call->group, .capacity = call->group * call->topk};
+    const uint64_t packed = path_bytes(device, call, FH_PACKED, call->plan ? call->plan : &later);
+    if (packed > rest) rest = packed;
+    if (!call->plan) plan = plan_bytes(device, call);
+  }
+  return plan + rest;
+}
+
+fh_status fh_workspace_bytes(fh_device *device, const fh_call *given, uint64_t *bytes) {
+  fh_checked checked;
+  fh_status status;
+  if (!bytes) return fh_fail_null("bytes");
+  if ((status = fh_check_sizes(device, given, &checked)) || (status = check_plan(&checked))) return status;
+  *bytes = workspace_bytes(device, &checked.call);
+  return FH_OK;
+}
+
+static fh_status check_workspace(const fh_device *device, const fh_call *call, arrays *all) {
+  const uint64_t wanted = workspace_bytes(device, call);
+  if (!wanted) return FH_OK;
+  if (!call->workspace) return fh_fail(FH_ERR_WORKSPACE, "workspace: got NULL, wanted %" PRIu64 " bytes", wanted);
+  if (call->workspace_bytes < wanted)
+    return fh_fail(FH_ERR_WORKSPACE, "workspace_bytes: got %" PRIu64 ", wanted at least %" PRIu64, call->workspace_bytes, wanted);
+  if ((uintptr_t)call->workspace % WORKSPACE_ALIGNMENT)
+    return fh_fail(FH_ERR_ALIGNMENT, "workspace: got %p, wanted a multiple of %d bytes", call->workspace, WORKSPACE_ALIGNMENT);
+  if (wanted > INT64_MAX) return fh_fail(FH_ERR_WORKSPACE, "workspace: %" PRIu64 " bytes leave 64 bits", wanted);
+  add(all, 1, row("workspace", call->workspace, 1, (int64_t)wanted));
+  const fh_status status = fh_check_array(&all->at[all->count - 1].array);
+  return status ? status : check_overlap(all, all->count - 1);
+}
+
+/* ---- The run ---------------------------------------------------------------------------------------------------------------- */
+
+enum { COUNT_ROWS = 64 }; /* rows that one turn of a thread counts: long enough to be worth the turn */
+
+typedef struct counting {
+  const fh_call *call;
+  _Atomic int64_t keys;
+} counting;
+
+static void count_rows(void *arg, int64_t item, int32_t thread) {
+  (void)thread;
+  counting *c = arg;
+  const fh_call *call = c->call;
+  const int64_t first = item * COUNT_ROWS, end = call->s_q - first < COUNT_ROWS ? call->s_q : first + COUNT_ROWS;
+  int64_t keys = 0;
+  for (int64_t s = first; s < end; s++) {
+    const int32_t *list = call->indices + s * call->indices_stride;
+    int64_t length = call->topk_length ? call->topk_length[s] : call->topk;
+    if (length > call->topk) length = call->topk;
+    for (int64_t j = 0; j < length; j++) keys += (uint32_t)list[j] < (uint32_t)call->s_kv;
+  }
+  atomic_fetch_add(&c->keys, keys);
+}
+
+/* Replaces FH_AUTO by the path that the policy expects to be fastest. */
+static fh_status choose(fh_device *device, fh_checked *checked) {
+  fh_call *call = &checked->call;
+  fh_work work = {.struct_size = sizeof work, .rows = call->s_q, .h_q = call->h_q, .h_pad = call->h_pad, .d_qk = call->d_qk,
+                  .d_v = call->d_v};
+  if (may_pack(call)) {
+    if (!call->plan) {
+      const uint64_t bytes = plan_bytes(device, call);
+      checked->plan.struct_size = sizeof checked->plan;
+      fhk_cpu_plan_build(device->cpu, call, call->workspace, &checked->plan);
+      call->plan = &checked->plan;
+      call->workspace = (unsigned char *)call->workspace + bytes;
+      call->workspace_bytes -= bytes;
+    }
+    work.group = call->group;
+    work.groups = call->plan->groups;
+    for (int64_t g = 0; g < call->plan->groups; g++) work.entries += call->plan->entries[g];
+    for (int64_t s = 0; s < call->s_q; s++) work.keys += call->plan->keys[s];
+  } else {
+    counting c = {.call = call};
+    fhk_cpu_parallel(device->cpu, (call->s_q - 1) / COUNT_ROWS + 1, count_rows, &c);
+    work.keys = c.keys;
+  }
+  if (!call->policy) {
+    checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
+    fhk_cpu_policy(device->cpu, &checked->policy);
+    call->policy = &checked->policy;
+  }
+  double cost_us[FH_PATHS];
+  return fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
+}
+
+fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
+  fh_checked checked;
+  fh_call *call = &checked.call;
+  fh_counters ran = {.struct_size = sizeof ran};
+  uint64_t counters_bytes;
+  arrays all;
+  fh_status status = check(device, given, &checked, &counters_bytes, &all);
+  if (status || call->s_q == 0) return status;
+  if ((status = check_workspace(device, call, &all))) return status;
+  if (call->path == FH_AUTO) {
+    ran.calls[FH_AUTO] = 1;
+    if ((status = choose(device, &checked))) return status;
+  }
+  ran.calls[call->path]++;
+  uint64_t *counters = (uint64_t *)call->counters;
+  call->counters = NULL;
+  fhk_cpu_run(device->cpu, call, counters ? &ran : NULL);
+  for (uint64_t i = 1; i < counters_bytes / 8; i++) counters[i] += ((const uint64_t *)&ran)[i];
+  return FH_OK;
+}

@@ -1,0 +1,91 @@
+/* The published rule that engines use today, and how heads are dealt over ranks. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+#define PREFILL "VLLM_DSV41_FEWHEAD_PREFILL"
+#define MIN_SQ "VLLM_DSV41_FEWHEAD_MIN_SQ"
+
+void fh_gate_init(fh_gate *gate) {
+  if (gate) *gate = (fh_gate){.struct_size = sizeof *gate, .enabled = 1, .min_sq = FH_GATE_MIN_SQ};
+}
+
+/* ASCII only, whatever the locale. */
+static int same_word(const char *a, const char *b) {
+  for (; *a && *b; a++, b++) {
+    const char lower = *a >= 'A' && *a <= 'Z' ? (char)(*a - 'A' + 'a') : *a;
+    if (lower != *b) return 0;
+  }
+  return *a == *b;
+}
+
+static int read_switch(const char *text, int32_t *on) {
+  static const char *const words[2][4] = {{"0", "false", "no", "off"}, {"1", "true", "yes", "on"}};
+  for (int32_t value = 0; value < 2; value++)
+    for (int i = 0; i < 4; i++)
+      if (same_word(text, words[value][i])) {
+        *on = value;
+        return 1;
+      }
+  return 0;
+}
+
+typedef struct warnings { char *text; uint64_t bytes, used; } warnings;
+
+__attribute__((format(printf, 2, 3))) static void warn(warnings *to, const char *format, ...) {
+  char line[256];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(line, sizeof line, format, args);
+  va_end(args);
+  if (to->used && to->used + 1 < to->bytes) to->text[to->used++] = '\n';
+  for (const char *c = line; *c && to->used + 1 < to->bytes; c++) to->text[to->used++] = *c;
+  if (to->bytes) to->text[to->used] = 0;
+}
+
+fh_status fh_gate_parse(const char *prefill, const char *min_sq, fh_gate *gate, char *warning, uint64_t warning_bytes) {
+  char quoted[FH_QUOTED];
+  fh_gate read;
+  fh_gate_init(&read);
+  const fh_status status = fh_struct_out("fh_gate", gate, sizeof read, NULL, sizeof read);
+  if (status) return status;
+  warnings to = {.text = warning, .bytes = warning ? warning_bytes : 0};
+  if (to.bytes) *warning = 0;
+  if (prefill && *prefill && !read_switch(prefill, &read.enabled))
+    warn(&to, PREFILL ": got %s, wanted 1/0, true/false, yes/no or on/off; using 1", fh_quote(prefill, quoted));
+  if (min_sq && *min_sq && !fh_read_whole(min_sq, &read.min_sq))
+    warn(&to, MIN_SQ ": got %s, wanted a whole number >= 0; using %d", fh_quote(min_sq, quoted), (int)FH_GATE_MIN_SQ);
+  return fh_struct_out("fh_gate", gate, sizeof read, &read, sizeof read);
+}
+
+fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes) {
+  return fh_gate_parse(getenv(PREFILL), getenv(MIN_SQ), gate, warning, warning_bytes);
+}
+
+int32_t fh_padded_heads(int64_t heads) {
+  return heads < 1 || heads > 128 ? 0 : heads <= 64 ? 64 : 128;
+}
+
+int32_t fh_gate_native(const fh_gate *gate, int64_t n_local_heads, int64_t padded_heads, int64_t s_q) {
+  return gate && gate->struct_size == sizeof *gate && gate->enabled && n_local_heads > 0 && n_local_heads < padded_heads &&
+         s_q >= gate->min_sq;
+}
+
+fh_status fh_tp_heads(int64_t heads, int64_t ranks, int32_t virtual_heads, int64_t *local, int64_t *added) {
+  if (!local) return fh_fail_null("local");
+  if (!added) return fh_fail_null("added");
+  if (heads < 1) return fh_fail(FH_ERR_SHAPE, "heads: got %" PRId64 ", wanted >= 1", heads);
+  if (ranks < 1) return fh_fail(FH_ERR_SHAPE, "ranks: got %" PRId64 ", wanted >= 1", ranks);
+  if (virtual_heads != 0 && virtual_heads != 1)
+    return fh_fail(FH_ERR_ARGUMENT, "virtual_heads: got %d, wanted 0 or 1", (int)virtual_heads);
+  const int64_t over = heads % ranks, each = heads / ranks + (over != 0);
+  if (over && !virtual_heads)
+    return fh_fail(FH_ERR_SHAPE, "heads: got %" PRId64 " over %" PRId64 " ranks, wanted a multiple, or virtual_heads 1 for %" PRId64
+                   " a rank", heads, ranks, each);
+  *local = each;
+  *added = over ? ranks - over : 0;
+  return FH_OK;
+}

@@ -1,0 +1,40 @@
+/* Plans: the union of neighbouring queries' lists, built once an index list by the device and used by every layer that shares it. */
+#include <inttypes.h>
+
+#include "internal.h"
+
+enum { ALIGNMENT = 64 };
+
+fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes) {
+  fh_checked checked;
+  fh_status status;
+  if (!bytes) return fh_fail_null("bytes");
+  if ((status = fh_check_sizes(device, call, &checked)) || (status = fh_check_plannable(&checked.call))) return status;
+  *bytes = fhk_cpu_plan_bytes(device->cpu, &checked.call);
+  return FH_OK;
+}
+
+fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, uint64_t memory_bytes, fh_plan *plan) {
+  fh_checked checked;
+  fh_status status;
+  const fh_call *call = &checked.call;
+  if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(call)) ||
+      (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
+    return status;
+  const fh_array indices = fh_call_indices(call), topk_length = fh_call_topk_length(call);
+  if ((status = fh_check_array(&indices)) || (call->topk_length && (status = fh_check_array(&topk_length)))) return status;
+
+  const uint64_t bytes = fhk_cpu_plan_bytes(device->cpu, call);
+  if (bytes && !memory) return fh_fail(FH_ERR_WORKSPACE, "memory: got NULL, wanted %" PRIu64 " bytes", bytes);
+  if (memory_bytes < bytes)
+    return fh_fail(FH_ERR_WORKSPACE, "memory_bytes: got %" PRIu64 ", wanted at least %" PRIu64, memory_bytes, bytes);
+  if ((uintptr_t)memory % ALIGNMENT) return fh_fail(FH_ERR_ALIGNMENT, "memory: got %p, wanted a multiple of %d bytes", memory, ALIGNMENT);
+  const fh_array own = {.name = "memory", .base = memory, .element_bytes = 1, .rank = 1, .count = {(int64_t)bytes}, .stride = {1}};
+  if ((status = fh_check_array(&own))) return status;
+  if (!fh_arrays_disjoint(&own, &indices)) return fh_fail(FH_ERR_OVERLAP, "memory: overlaps indices");
+  if (call->topk_length && !fh_arrays_disjoint(&own, &topk_length)) return fh_fail(FH_ERR_OVERLAP, "memory: overlaps topk_length");
+
+  checked.plan = (fh_plan){.struct_size = sizeof checked.plan};
+  fhk_cpu_plan_build(device->cpu, call, memory, &checked.plan);
+  return fh_struct_out("fh_plan", plan, sizeof *plan, &checked.plan, sizeof checked.plan);
+}

@@ -1,0 +1,128 @@
+/*
+ * Random numbers: Philox4x32-10, the same bits on every device.
+ *
+ * Block p of (seed, stream) is four words w; its formulas use single IEEE operations in float, rounded to nearest even, so that any
+ * device with an fma reproduces them bit for bit. `at` is an element's position, rn() one rounding, A and B the floats nearest a and b.
+ *   uniform  w = word at % 4 of block at / 4,  x = fma(k * 2^-24, D, A)  with k = w >> 8 and D the float nearest b - a
+ *   normal   S = sum of the eight 16-bit halves of block at, less 8 * 65535 / 2,  x = fma(B, rn(S * NORMAL_SCALE), A)
+ *   i32      a + floor(w * (b - a) / 2^32) with the uniform's w, in integers
+ * bf16 is rn(x) once more.
+ */
+#include <inttypes.h>
+#include <math.h>
+
+#include "internal.h"
+
+/* The float nearest 1 / sqrt(2 * (2^32 - 1) / 3): one over the deviation of a sum of eight numbers uniform in 0 .. 65535. */
+#define NORMAL_SCALE 0x1.3988e2p-16f
+#define NORMAL_MEAN (8 * 65535 / 2)
+
+enum { LANES = 16 }; /* blocks computed side by side: as many as fill a vector register of any instruction set */
+
+typedef struct generator {
+  uint64_t seed, stream;
+  int32_t dtype, dist, isa;
+  int32_t low;    /* i32: a */
+  uint64_t width; /* i32: b - a, up to 2^32 */
+  float a, scale; /* uniform: D; normal: B */
+} generator;
+
+/* Words of LANES blocks from `block` on, word j of lane i in w[j][i]: fh_philox in the form that compilers vectorise. */
+static inline __attribute__((always_inline)) void philox_lanes(uint64_t seed, uint64_t stream, uint64_t block,
+                                                               uint32_t w[4][LANES]) {
+  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+  for (int i = 0; i < LANES; i++) {
+    w[0][i] = (uint32_t)(block + (uint64_t)i);
+    w[1][i] = (uint32_t)((block + (uint64_t)i) >> 32);
+    w[2][i] = (uint32_t)stream;
+    w[3][i] = (uint32_t)(stream >> 32);
+  }
+  for (int round = 0; round < 10; round++) {
+    for (int i = 0; i < LANES; i++) {
+      const uint64_t p0 = (uint64_t)0xD2511F53u * w[0][i], p1 = (uint64_t)0xCD9E8D57u * w[2][i];
+      w[0][i] = (uint32_t)(p1 >> 32) ^ w[1][i] ^ k0;
+      w[1][i] = (uint32_t)p1;
+      w[2][i] = (uint32_t)(p0 >> 32) ^ w[3][i] ^ k1;
+      w[3][i] = (uint32_t)p0;
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+}
+
+/* One chunk of a view: positions first .. first + n - 1, first a multiple of 4, staged with room for a whole chunk. */
+static inline __attribute__((always_inline)) void make_chunk(const generator *g, int64_t first, int64_t n, void *staged) {
+  uint32_t w[4][LANES];
+  float x[4 * LANES];
+  const int64_t step = g->dist == FH_NORMAL ? LANES : 4 * LANES;
+  for (int64_t at = 0; at < n; at += step) {
+    const uint64_t position = (uint64_t)(first + at);
+    const int64_t left = n - at, count = left < step ? left : step;
+    philox_lanes(g->seed, g->stream, g->dist == FH_NORMAL ? position : position / 4, w);
+    if (g->dtype == FH_I32) {
+      for (int64_t i = 0; i < count; i++)
+        ((int32_t *)staged)[at + i] = (int32_t)((int64_t)g->low + (int64_t)((w[i % 4][i / 4] * g->width) >> 32));
+      continue;
+    }
+    if (g->dist == FH_NORMAL)
+      for (int i = 0; i < LANES; i++) {
+        uint32_t sum = 0;
+        for (int j = 0; j < 4; j++) sum += (w[j][i] & 0xffffu) + (w[j][i] >> 16);
+        x[i] = fmaf(g->scale, (float)((int32_t)sum - NORMAL_MEAN) * NORMAL_SCALE, g->a);
+      }
+    else
+      for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < 4; j++) x[4 * i + j] = fmaf((float)(int32_t)(w[j][i] >> 8) * 0x1p-24f, g->scale, g->a);
+    if (g->dtype == FH_F32)
+      for (int64_t i = 0; i < count; i++) ((float *)staged)[at + i] = x[i];
+    else
+      for (int64_t i = 0; i < count; i++) ((uint16_t *)staged)[at + i] = fh_bf16(x[i]);
+  }
+}
+
+static void make_generic(void *arg, int64_t first, int64_t n, void *staged) {
+  make_chunk(arg, first, n, staged);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) static void make_avx2(void *arg, int64_t first, int64_t n, void *staged) {
+  make_chunk(arg, first, n, staged);
+}
+#else
+#define make_avx2 make_generic
+#endif
+
+fh_status fh_view_random(fh_view *view, int32_t dist, uint64_t seed, uint64_t stream, double a, double b) {
+  if (!view) return fh_fail_null("view");
+  generator g = {.seed = seed, .stream = stream, .dtype = view->info.dtype, .dist = dist};
+  if (dist != FH_UNIFORM && dist != FH_NORMAL)
+    return fh_fail(FH_ERR_ARGUMENT, "dist: got %d, wanted 1 (uniform) or 2 (normal)", (int)dist);
+  if (g.dtype == FH_I32) {
+    if (dist == FH_NORMAL) return fh_fail(FH_ERR_ARGUMENT, "dist: got normal for an i32 view, wanted uniform");
+    if (!(a >= INT32_MIN && b <= (double)INT32_MAX + 1 && a < b && a == floor(a) && b == floor(b)))
+      return fh_fail(FH_ERR_ARGUMENT, "a, b: got %.17g and %.17g, wanted whole numbers a < b in -2^31 .. 2^31 for an i32 view", a, b);
+    g.low = (int32_t)a;
+    g.width = (uint64_t)(b - a);
+  } else {
+    g.a = (float)a;
+    g.scale = dist == FH_NORMAL ? (float)b : (float)(b - a);
+    if (!isfinite(g.a) || !isfinite((float)b) || !isfinite(g.scale))
+      return fh_fail(FH_ERR_ARGUMENT, "a, b: got %.17g and %.17g, wanted numbers, and a difference, within float's range", a, b);
+  }
+  fh_view_set(view, view->buffer->device->info.isa >= FH_ISA_AVX2 ? make_avx2 : make_generic, &g);
+  return FH_OK;
+}
+
+fh_status fh_random_u32(uint64_t seed, uint64_t stream, uint64_t first, uint64_t n, uint32_t *dst) {
+  if (!n) return FH_OK;
+  if (!dst) return fh_fail_null("dst");
+  if (n - 1 > UINT64_MAX - first)
+    return fh_fail(FH_ERR_SHAPE, "n: got %" PRIu64 " words from %" PRIu64 ", wanted them to end within 64 bits", n, first);
+  uint32_t block[4];
+  for (uint64_t i = 0; i < n; i++) {
+    const uint64_t word = first + i;
+    if (i == 0 || word % 4 == 0) fh_philox(seed, stream, word / 4, block);
+    dst[i] = block[word % 4];
+  }
+  return FH_OK;
+}

@@ -1,0 +1,67 @@
+/* Time: the host's monotonic clock, and timers that measure what a device did between two points. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "internal.h"
+
+struct fh_timer {
+  fh_device *device;
+  uint64_t start_ns, stop_ns;
+  int32_t started, stopped;
+};
+
+uint64_t fh_time_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+fh_status fh_timer_create(fh_device *device, fh_timer **timer) {
+  if (!device) return fh_fail_null("device");
+  if (!timer) return fh_fail_null("timer");
+  fh_timer *made = calloc(1, sizeof *made);
+  if (!made) return fh_fail(FH_ERR_MEMORY, "timer: the system refused %zu bytes for the handle", sizeof *made);
+  made->device = fh_device_retain(device);
+  *timer = made;
+  return FH_OK;
+}
+
+static fh_status check(const fh_timer *timer, const void *stream) {
+  if (!timer) return fh_fail_null("timer");
+  return stream ? fh_fail(FH_ERR_ARGUMENT, "stream: got %p, wanted NULL on a CPU", stream) : FH_OK;
+}
+
+fh_status fh_timer_start(fh_timer *timer, void *stream) {
+  const fh_status status = check(timer, stream);
+  if (status) return status;
+  timer->started = 1;
+  timer->stopped = 0;
+  timer->start_ns = fh_time_ns();
+  return FH_OK;
+}
+
+fh_status fh_timer_stop(fh_timer *timer, void *stream) {
+  const uint64_t now = fh_time_ns();
+  const fh_status status = check(timer, stream);
+  if (status) return status;
+  if (!timer->started) return fh_fail(FH_ERR_ARGUMENT, "timer: got a stop, wanted a start before it");
+  timer->stopped = 1;
+  timer->stop_ns = now;
+  return FH_OK;
+}
+
+fh_status fh_timer_elapsed_us(fh_timer *timer, double *us) {
+  if (!timer) return fh_fail_null("timer");
+  if (!us) return fh_fail_null("us");
+  if (!timer->stopped)
+    return fh_fail(FH_ERR_ARGUMENT, "timer: got no %s, wanted a start and a stop after it", timer->started ? "stop" : "start");
+  *us = (double)(timer->stop_ns - timer->start_ns) * 1e-3;
+  return FH_OK;
+}
+
+void fh_timer_free(fh_timer **timer) {
+  if (!timer || !*timer) return;
+  fh_device_release((*timer)->device);
+  free(*timer);
+  *timer = NULL;
+}
