@@ -221,7 +221,6 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
   fh_status status;
   if ((status = fh_check_sizes(device, given, checked)) || (status = check_plan(checked))) return status;
   if (call->stream) return fh_fail(FH_ERR_ARGUMENT, "stream: got %p, wanted NULL on a CPU", call->stream);
-  *counters_bytes = 0;
   if (call->counters) {
     status = fh_struct_in("fh_counters", call->counters, offsetof(fh_counters, rows), &counters, sizeof counters);
     if (status) return status;
@@ -238,7 +237,7 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
 
 fh_status fh_call_check(fh_device *device, const fh_call *call) {
   fh_checked checked;
-  uint64_t counters_bytes;
+  uint64_t counters_bytes = 0;
   arrays all;
   return check(device, call, &checked, &counters_bytes, &all);
 }
@@ -360,7 +359,7 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   fh_checked checked;
   fh_call *call = &checked.call;
   fh_counters ran = {.struct_size = sizeof ran};
-  uint64_t counters_bytes;
+  uint64_t counters_bytes = 0;
   arrays all;
   fh_status status = check(device, given, &checked, &counters_bytes, &all);
   if (status || call->s_q == 0) return status;

@@ -93,7 +93,7 @@ static void describe_cpu(fh_device_info *info) {
 fh_status fh_device_open(const char *name, const fh_device_options *options, fh_device **device) {
   char quoted[FH_QUOTED];
   fh_device_options full = {0};
-  int32_t threads, isa;
+  int32_t threads = 0, isa = 0;
   fh_status status;
   if (!name) return fh_fail_null("name");
   if (!device) return fh_fail_null("device");

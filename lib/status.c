@@ -54,7 +54,7 @@ static fh_status struct_size(const char *name, const void *given, uint64_t min_s
 }
 
 fh_status fh_struct_in(const char *name, const void *given, uint64_t min_size, void *full, uint64_t full_size) {
-  uint64_t size;
+  uint64_t size = 0;
   const fh_status status = struct_size(name, given, min_size, full_size, &size);
   if (status) return status;
   memset(full, 0, full_size);
@@ -64,7 +64,7 @@ fh_status fh_struct_in(const char *name, const void *given, uint64_t min_size, v
 }
 
 fh_status fh_struct_out(const char *name, void *given, uint64_t min_size, const void *full, uint64_t full_size) {
-  uint64_t size;
+  uint64_t size = 0;
   const fh_status status = struct_size(name, given, min_size, full_size, &size);
   if (status || !full) return status;
   memcpy((unsigned char *)given + sizeof size, (const unsigned char *)full + sizeof size, size - sizeof size);

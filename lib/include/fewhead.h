@@ -207,14 +207,18 @@ fh_status fh_view_read(const fh_view *view, void *dst, uint64_t bytes);
 /* dst[i] = src[i]; same shape and dtype, any strides. Overlapping memory is refused. */
 fh_status fh_view_copy(fh_view *dst, const fh_view *src);
 
+/* Formulas over the words w of Philox4x32-10 (Salmon et al., SC'11); rn() is one rounding to float, fma() has one, A and B are rn(a)
+ * and rn(b), and bf16 is the float result rounded once more. i is the element's position in row-major order of the view. */
 typedef enum fh_dist {
-  FH_UNIFORM = 1, /* F32, BF16: a + (b - a) * k / 2^24, k in 0 .. 2^24 - 1.  I32: a + floor(w * (b - a) / 2^32), in a .. b - 1 */
-  FH_NORMAL = 2   /* F32, BF16: a + b * z, z a sum of eight uniform 16-bit numbers brought to mean 0 and deviation 1 (|z| < 4.9) */
+  FH_UNIFORM = 1, /* word w = i % 4 of block i / 4. F32, BF16: fma((w >> 8) * 2^-24, rn(b - a), A).
+                     I32: a + floor(w * (b - a) / 2^32), in a .. b - 1 */
+  FH_NORMAL = 2   /* F32, BF16: fma(B, z, A), z = rn(S * 0x1.3988e2p-16), S = the eight 16-bit halves of block i summed, less 262140:
+                     mean 0, deviation 1, |z| < 4.9 */
 } fh_dist;
 
-/* Fill with random numbers that depend only on (seed, stream, position of the element in row-major order of the view): the same on
- * every device, whatever the strides and the number of threads. Philox4x32-10 (Salmon et al., SC'11), key = seed, counter =
- * (position, stream). I32 takes FH_UNIFORM with whole a < b. */
+/* Fill with random numbers that depend only on (seed, stream, i): the same on every device, whatever the strides and the number of
+ * threads. Block p has key = seed and counter = (p, stream). I32 takes FH_UNIFORM with whole a < b; F32 and BF16 take a, b and
+ * b - a within float's range. */
 fh_status fh_view_random(fh_view *view, int32_t dist, uint64_t seed, uint64_t stream, double a, double b);
 
 /* The same generator for host code: n 32-bit words, word i being word i % 4 of block i / 4 counted from word `first`. */
@@ -256,13 +260,13 @@ typedef struct fh_call {
   int32_t path;               /* an fh_path */
   int32_t row_invariant;      /* 1: a row's result must not depend on its neighbours; FH_AUTO then never packs. 0 or 1 */
 
-  int64_t s_q;                /* query rows of the chunk, >= 0 */
+  int64_t s_q;                /* query rows of the chunk, 0 .. 2^40 */
   int64_t s_kv;               /* KV rows, 0 .. 2^31 - 1 */
   int32_t h_q;                /* query heads of this rank, 1 .. 128 */
   int32_t h_pad;              /* heads the padded path computes: 0 (choose), 64 or 128, >= h_q */
   int32_t d_qk;               /* 512 or 576 */
   int32_t d_v;                /* 512: V is the first 512 columns of the KV row */
-  int64_t topk;               /* width of the index lists, >= 0 */
+  int64_t topk;               /* width of the index lists, 0 .. 2^31 - 1; s_q * topk up to 2^56 */
   float sm_scale;             /* finite, > 0 */
   int32_t group;              /* queries of a packed group: 0 = max(1, 64 / h_q); 1 .. 64 and group * h_q <= 64, or 1 */
 
