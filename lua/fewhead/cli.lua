@@ -26,8 +26,8 @@ end
 
 -- ---- Options ------------------------------------------------------------------------------------------------------------------
 
--- What a value may be, by the word that stands for it in the help. Each takes (text, option) and returns the value, or nil and what
--- was wanted.
+-- What a value may be, by the word that stands for it in the help. Each takes (text, option) and returns the value, or nil and
+-- what was wanted.
 local kinds = {}
 
 local function range_words(option, noun)
