@@ -283,7 +283,7 @@ function M.guard(f, ...)
     if result.message then say(result.message) end
     return result.status
   end
-  say("fewhead: " .. result)
+  say(result:find("^fewhead: ") and result or "fewhead: " .. result)
   return M.FAILED
 end
 
