@@ -48,6 +48,14 @@ local WORD_BREAKS = " \t\n\"'`><=;|&{}()[]+-*/%^~#,"
 local SIGINT = 2
 local do_nothing = ffi.cast("void (*)(int)", ffi.C.abs)
 
+local function load()
+  local installed, lib = pcall(ffi.load, LIBRARY)
+  return installed and lib or nil
+end
+
+--- Whether the library for editing is on this machine.
+function M.is_installed() return load() ~= nil end
+
 --- Whether standard input is a terminal.
 function M.is_terminal() return ffi.C.isatty(0) == 1 end
 
@@ -131,8 +139,8 @@ end
 -- the prompt, and there is none unless `interactive`. dropped: Ctrl-C threw away the lines that this one was to continue.
 function M.open(interactive, complete)
   if not interactive then return function() return io.read("*l") end end
-  local installed, lib = pcall(ffi.load, LIBRARY)
-  if installed then
+  local lib = load()
+  if lib then
     ffi.cdef(readline_declarations)
     return editing_reader(lib, complete)
   end

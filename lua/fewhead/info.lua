@@ -1,0 +1,94 @@
+--- What is here: version, library, devices, the settings in force and which optional parts were found. Behind `fewhead info`.
+--
+--     local info = require "fewhead.info"
+--     print(info.version())          --> fewhead 0.1.0 (commit 1f2e3d4c5b6a, gcc 12.2.0, no CUDA)
+--     os.exit(info.main { "--device", "cpu" }, true)
+local cli = require "fewhead.cli"
+local device = require "fewhead.device"
+local F = require "fewhead.ffi"
+local gate = require "fewhead.gate"
+local readline = require "fewhead.readline"
+local run = require "fewhead.run"
+
+local M = {}
+
+local options = cli.options {
+  name = "info",
+  usage = "fewhead info [options]",
+  about = "Version, library, devices, settings in force and optional parts found.",
+  options = {
+    { "--device", "NAME", "only open this device and describe it; status 1 when it is not there" },
+  },
+}
+
+-- Every environment variable that fewhead reads, and what it does.
+local settings = {
+  { "FEWHEAD_LIB", "the library to load" },
+  { "FEWHEAD_DEVICE", "the device used where none is named" },
+  { "FEWHEAD_THREADS", "threads of the CPU device" },
+  { "FEWHEAD_ISA", "instruction set of the CPU device" },
+  { "FEWHEAD_TRACE", "1: errors with a stack trace" },
+  { gate.PREFILL, "0: native heads off" },
+  { gate.MIN_SQ, "native heads from this s_q up" },
+}
+
+--- One line: version, commit, compiler, CUDA or not.
+function M.version() return F.ffi.string(F.C.fh_build_info()) end
+
+-- Bytes in the largest binary unit that leaves at least 1.
+local function bytes_text(bytes)
+  if bytes == 0 then return "unknown" end
+  local units = { "B", "KiB", "MiB", "GiB", "TiB" }
+  local unit = 1
+  while bytes >= 1024 and unit < #units do bytes, unit = bytes / 1024, unit + 1 end
+  return ("%.4g %s"):format(bytes, units[unit])
+end
+
+local function row(name, value) print(("%-12s%s"):format(name, value)) end
+
+local function describe(name)
+  local dev, err = device.open(name)
+  if not dev then return nil, err end
+  local info = dev:info()
+  local workers = dev.kind == "cpu" and "threads" or "multiprocessors"
+  row(name, ("%s, %d %s, %s, last-level cache %s, memory %s%s"):format(info.name, info.threads, workers, info.isa,
+    bytes_text(info.cache_bytes), bytes_text(info.memory_bytes), info.driver ~= "" and ", driver " .. info.driver or ""))
+  dev:close()
+  return true
+end
+
+--- Print it. Returns the exit status.
+function M.main(argv)
+  local opt = options:read(argv)
+  if opt.device then
+    local ok, err = describe(opt.device)
+    if not ok then cli.exit(cli.FAILED, ("info: device %s: %s"):format(opt.device, err)) end
+    return 0
+  end
+
+  row("version", M.version())
+  local commit, dirty = run.version()
+  row("commit", commit .. (dirty and ", with changes" or ""))
+  row("library", F.path)
+  row("Lua", jit.version .. ", " .. jit.arch)
+  for _, name in ipairs { "cpu", "cuda" } do
+    local ok, err = describe(name)
+    if not ok then row(name, "none: " .. err) end
+  end
+
+  local in_force, warning = gate.from_env()
+  row("gate", tostring(in_force))
+  if warning then
+    for line in warning:gmatch("[^\n]+") do row("", "warning: " .. line) end
+  end
+  for _, setting in ipairs(settings) do
+    local value = os.getenv(setting[1])
+    if value then row("", ("%s=%s (%s)"):format(setting[1], value, setting[2])) end
+  end
+
+  row("readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
+    or "not found: the prompt reads plain lines")
+  return 0
+end
+
+return M
