@@ -10,6 +10,9 @@ CPPFLAGS_ALL := -D_GNU_SOURCE -Ilib -Ilib/include -Ikernels -I$(BUILD)/gen $(CPP
 CFLAGS_ALL   := $(WARN) $(OPT) -g -fPIC -fvisibility=hidden -pthread -ffp-contract=off $(CFLAGS)
 LDLIBS_ALL   := -lm -pthread
 
+# V=1 shows whole commands; without it one short line a file.
+Q       := $(if $(V),,@)
+
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
 SOURCES := $(wildcard lib/*.c) $(wildcard kernels/cpu/*.c)
@@ -28,13 +31,17 @@ lib: $(LIBRARY)
 
 $(LIBRARY): $(OBJECTS)
 	@mkdir -p $(@D)
-	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
+	$(if $(V),,@echo '  ld  $@')
+	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
 	@ln -sf libfewhead.so $(BUILD)/$(SONAME)
+	@command -v nvcc >/dev/null && why='this version has no CUDA kernels' || why='no nvcc here'; \
+	echo "fewhead: built for the CPU alone: $$why"
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h
 	@mkdir -p $(@D)
 	@command -v $(firstword $(CC)) >/dev/null || { echo 'fewhead: no C compiler: make setup installs one' >&2; exit 1; }
-	$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
+	$(if $(V),,@echo '  cc  $<')
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
 
 # What a binding compares before it trusts a library: the checksum of the declarations it was built from.
 $(BUILD)/gen/header_checksum.h: lib/include/fewhead.h
@@ -52,7 +59,8 @@ FORCE:
 CTESTS := $(patsubst spec/c/%.c,$(BUILD)/spec/%,$(wildcard spec/c/test_*.c))
 $(BUILD)/spec/%: spec/c/%.c spec/c/check.h $(OBJECTS)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL)
+	$(if $(V),,@echo '  cc  $<')
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL)
 ctest: $(CTESTS)
 	@set -e; for t in $(CTESTS); do echo "== $$t"; $$t; done
 list-ctest:
@@ -120,7 +128,7 @@ lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
 	shellcheck fewhead tools/*.sh .ci/run
 
-# ---- Install. The Lua modules find header and library from where they lie themselves, so an installed tree may be moved as a whole.
+# ---- Install. The Lua modules find the header beside them and the library by the path written beside them.
 PREFIX  ?= /usr/local
 DESTDIR ?=
 to      = $(DESTDIR)$(PREFIX)
@@ -134,6 +142,7 @@ install: lib
 	install -m 644 lib/include/fewhead.h $(to)/include/
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(version)|' fewhead.pc.in > $(to)/lib/pkgconfig/fewhead.pc
 	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h $(to)/share/lua/5.1/fewhead/
+	echo '$(PREFIX)/lib/$(SONAME)' > $(to)/share/lua/5.1/fewhead/libfewhead.path
 	$(if $(wildcard experiments/*.lua),install -m 644 $(wildcard experiments/*.lua) $(to)/share/fewhead/experiments/)
 	install -m 755 fewhead $(to)/bin/
 
