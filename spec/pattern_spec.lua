@@ -428,7 +428,8 @@ describe("pattern", function()
         assert.same(row(a, i), row(b, i))
         assert.is_not.same(row(a, i, 1, 4), row(c, i, 1, 4))
       end
-      assert.same(PINNED, row(a, 0, 1, 4))
+      -- the head of Fisher and Yates on 0 .. 5000 with block 0 of Philox4x32-10 (key 7, stream 0), worked out apart
+      assert.same({ 4773, 3751, 572, 431 }, row(a, 0, 1, 4))
     end)
   end)
 

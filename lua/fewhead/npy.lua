@@ -9,6 +9,7 @@
 -- "topk_length", a file in the same folder with one int32 a row; beside FILE.npy it is optional and repeats neither dtype nor
 -- shape.
 local ffi = require "ffi"
+local json = require "fewhead.json"
 
 local M = {}
 
@@ -101,7 +102,7 @@ local function sidecar(path)
   if not file then return nil end
   local text = file:read("*a")
   file:close()
-  local header, err = require("fewhead.json").decode(text or "")
+  local header, err = json.decode(text or "")
   if type(header) ~= "table" then return nil, ("%s: %s"):format(name, err or "wanted a JSON object") end
   for key in pairs(header) do
     if key ~= "dtype" and key ~= "shape" and key ~= "s_kv" and key ~= "topk_length" then

@@ -179,7 +179,7 @@ function resolve.dense_prefix(g, o, what, level)
 end
 
 function resolve.file(g, o, what, level)
-  g.file = args.string(what .. ": file", o.file, level + 2)
+  g.file = args.string(what .. ": file", o.file, level + 1)
   local lists, err = npy.load(g.file)
   if not lists then return nil, err end
   local shape = lists.shape
