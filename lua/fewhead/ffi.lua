@@ -4,10 +4,10 @@
 --     local ok, err, status = F.check(F.C.fh_device_synchronize(handle))  --> true, or nil, "what went wrong", "FH_ERR_DEVICE"
 --     print(F.path, F.paths.gather, F.path_names[3])                      --> ./build/libfewhead.so  3  gather
 --
--- No other module calls ffi.cdef. What stands between the cdef marks of the header is declared as it is, so nothing is typed twice.
+-- No other module calls ffi.cdef. What stands between the header's cdef marks is declared as it is, so nothing is typed twice.
 -- The header is lib/include/fewhead.h of the checkout, or fewhead.h beside this file where `make install` put it. The library is
--- the file that FEWHEAD_LIB names; else the checkout's build/libfewhead.so; else, installed, the file named by the one line of
--- libfewhead.path beside this file, and after it what the system's loader finds as libfewhead.so.
+-- the file that FEWHEAD_LIB names; else the checkout's build/libfewhead.so; else PREFIX/lib/libfewhead.so of the PREFIX that this
+-- file is installed under, and after it what the system's loader finds by that name.
 local ffi = require "ffi"
 local bit = require "bit"
 
@@ -84,8 +84,8 @@ local function candidates()
     return { { built, built } }
   end
   local list = {}
-  local written = (read_file(here .. "libfewhead.path") or ""):match("^([^\n]+)")
-  if written then list[1] = { written, written } end
+  local prefix = here:match("^(.*/)share/lua/5%.1/fewhead/$")
+  if prefix then list[1] = { prefix .. "lib/libfewhead.so", prefix .. "lib/libfewhead.so" } end
   list[#list + 1] = { "fewhead", "libfewhead.so in the system's library folders" }
   return list
 end
@@ -101,6 +101,9 @@ for _, candidate in ipairs(candidates()) do
   reasons[#reasons + 1] = ("%s (%s)"):format(candidate[2], (tostring(loaded):gsub("^[^:]*: ", "")))
 end
 if not M.C then fail("no library: looked for %s: %s", table.concat(reasons, " and "), remedy) end
+
+-- Handles may be finalized after this module is gone from package.loaded; the code that frees them must still be there.
+debug.getregistry()[M.C] = true
 
 -- ---- Do they agree? -----------------------------------------------------------------------------------------------------------
 
