@@ -1,0 +1,242 @@
+-- cost: what a chunk costs on each path, learned from measured cells: interpolated between them, modelled beyond them.
+--
+--   local cost = gate.fit(sweep).cost
+--   print(cost:at("padded", 300), cost:at("native", 300))   -- microseconds
+--   call.policy = cost.policy                               -- the same costs for FH_AUTO
+--
+-- Between two measured s_q the median is interpolated linearly. Outside, the nearest median is scaled by the policy's formula,
+-- call_us + unit_us * units + gflop_us * GFLOP (fh_path_cost), fitted to all cells.
+
+local args = require "fewhead.args"
+local F = require "fewhead.ffi"
+
+local ffi = F.ffi
+
+local M = {}
+
+local PATHS = { "padded", "gather", "packed" }
+
+-- ---- Non-negative least squares --------------------------------------------------------------------------------------------
+
+-- A pivot below this part of the largest is rounding: the columns depend on each other.
+local SINGULAR = 1e-12
+
+-- x with sum_j a[i][j] * x[j] = b[i] (n by n), or nil when singular. Gauss with row pivots; a and b are overwritten.
+local function solve(a, b)
+  local n = #b
+  for k = 1, n do
+    local pivot = k
+    for i = k + 1, n do
+      if math.abs(a[i][k]) > math.abs(a[pivot][k]) then pivot = i end
+    end
+    a[k], a[pivot], b[k], b[pivot] = a[pivot], a[k], b[pivot], b[k]
+    local largest = 0
+    for j = 1, n do largest = math.max(largest, math.abs(a[k][j])) end
+    if math.abs(a[k][k]) <= SINGULAR * largest or largest == 0 then return nil end
+    for i = k + 1, n do
+      local f = a[i][k] / a[k][k]
+      for j = k, n do a[i][j] = a[i][j] - f * a[k][j] end
+      b[i] = b[i] - f * b[k]
+    end
+  end
+  local x = {}
+  for i = n, 1, -1 do
+    local sum = b[i]
+    for j = i + 1, n do sum = sum - a[i][j] * x[j] end
+    x[i] = sum / a[i][i]
+  end
+  return x
+end
+
+--- x >= 0 that makes sum_i (rows[i] . x - want[i])^2 least, and that sum. Few columns only: every subset of them is tried, which is
+-- exact, since the answer is the plain least-squares answer on the columns it uses. Ties go to fewer columns.
+function M.nnls(rows, want)
+  args.table("cost.nnls: rows", rows, 2)
+  args.table("cost.nnls: want", want, 2)
+  local columns = #rows[1]
+  local scale = {} -- columns brought to one size, so that `solve` sees well-scaled equations
+  for j = 1, columns do
+    local sum = 0
+    for i = 1, #rows do sum = sum + rows[i][j] ^ 2 end
+    scale[j] = sum > 0 and math.sqrt(sum) or 1
+  end
+  local best, best_error = {}, 0
+  for j = 1, columns do best[j] = 0 end
+  for i = 1, #want do best_error = best_error + want[i] ^ 2 end
+  local subsets = {}
+  for set = 1, 2 ^ columns - 1 do
+    local used = {}
+    for j = 1, columns do
+      if math.floor(set / 2 ^ (j - 1)) % 2 == 1 then used[#used + 1] = j end
+    end
+    subsets[set] = used
+  end
+  table.sort(subsets, function(a, b)
+    if #a ~= #b then return #a < #b end
+    for k = 1, #a do
+      if a[k] ~= b[k] then return a[k] < b[k] end
+    end
+    return false
+  end)
+  for _, used in ipairs(subsets) do
+    local a, b = {}, {}
+    for p, jp in ipairs(used) do
+      a[p], b[p] = {}, 0
+      for i = 1, #rows do b[p] = b[p] + rows[i][jp] / scale[jp] * want[i] end
+      for q, jq in ipairs(used) do
+        local sum = 0
+        for i = 1, #rows do sum = sum + rows[i][jp] / scale[jp] * rows[i][jq] / scale[jq] end
+        a[p][q] = sum
+      end
+    end
+    local x = #used <= #rows and solve(a, b)
+    local feasible = x and true or false
+    for p = 1, x and #used or 0 do feasible = feasible and x[p] >= 0 end
+    if feasible then
+      local full, err = {}, 0
+      for j = 1, columns do full[j] = 0 end
+      for p, j in ipairs(used) do full[j] = x[p] / scale[j] end
+      for i = 1, #rows do
+        local sum = -want[i]
+        for j = 1, columns do sum = sum + rows[i][j] * full[j] end
+        err = err + sum ^ 2
+      end
+      if err < best_error * (1 - 1e-9) then best, best_error = full, err end
+    end
+  end
+  return best, best_error
+end
+
+-- ---- The model -------------------------------------------------------------------------------------------------------------
+
+local Cost = {}
+Cost.__index = Cost
+Cost.__name = "cost model"
+
+-- Queries of a packed group where the record does not say: what group = 0 means in fh_call.
+local function group_of(record)
+  return record.case.group or math.max(1, math.floor(64 / record.case.h_q))
+end
+
+local function units(path, s_q, group)
+  return path == "packed" and math.ceil(s_q / group) or s_q
+end
+
+--- Learn from records of one head count (as in a sweep's JSONL; others than passed and timed ones are skipped). The medians of
+-- `curve` (a list of them; default: all) are interpolated; the policy is fitted to all.
+-- Returns { heads =, policy = fh_policy cdata or nil when a path was not measured, fit = { [path] = { call_us =, unit_us =,
+-- gflop_us =, error = root mean square of the relative error } } }; or nil, err when there is nothing to learn from.
+function M.fit(records, curve)
+  args.table("cost.fit: records", records, 2)
+  local self = setmetatable({ fit = {}, medians = {} }, Cost)
+  local function usable(record) return record.time and record.parity.status == "pass" and record.case.s_q > 0 end
+  for _, path in ipairs(PATHS) do
+    local rows, want = {}, {}
+    for _, record in ipairs(records) do
+      if record.path == path and usable(record) then
+        self.heads = self.heads or record.case.h_q
+        if record.case.h_q ~= self.heads then
+          return nil, ("cost.fit: records of %d and %d heads; wanted one head count"):format(self.heads, record.case.h_q)
+        end
+        -- each equation divided by its time, so that small chunks count as much as large ones
+        local t = record.time.median_us
+        rows[#rows + 1] = { 1 / t, units(path, record.case.s_q, group_of(record)) / t, record.work.executed_flops / 1e9 / t }
+        want[#want + 1] = 1
+      end
+    end
+    if #rows > 0 then
+      local x, err = M.nnls(rows, want)
+      self.fit[path] = { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #rows) }
+    end
+    local points = {}
+    for _, record in ipairs(curve or records) do
+      if record.path == path and usable(record) then
+        points[#points + 1] = { s_q = record.case.s_q, us = record.time.median_us, group = group_of(record),
+          gflop_a_row = record.work.executed_flops / 1e9 / record.case.s_q }
+      end
+    end
+    table.sort(points, function(a, b) return a.s_q < b.s_q end)
+    for i = 2, #points do
+      if points[i].s_q == points[i - 1].s_q then
+        return nil, ("cost.fit: two %s records of s_q %d in one curve; wanted one case"):format(path, points[i].s_q)
+      end
+    end
+    if #points > 0 then self.medians[path] = points end
+  end
+  if not self.medians.padded or not (self.medians.gather or self.medians.packed) then
+    return nil, "cost.fit: wanted measured records of padded and of a native path"
+  end
+  if self.fit.padded and self.fit.gather and self.fit.packed then
+    local policy = ffi.new("fh_policy")
+    policy.struct_size = ffi.sizeof("fh_policy")
+    for _, path in ipairs(PATHS) do
+      local x = self.fit[path]
+      policy[path] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us)
+    end
+    self.policy = policy
+  end
+  return self
+end
+
+--- Lowest and highest s_q at which padded and a native path were measured.
+function Cost:range()
+  local padded, lowest, highest = self.medians.padded, math.huge, 0
+  for _, path in ipairs { "gather", "packed" } do
+    local points = self.medians[path]
+    if points then lowest, highest = math.min(lowest, points[1].s_q), math.max(highest, points[#points].s_q) end
+  end
+  return math.max(lowest, padded[1].s_q), math.min(highest, padded[#padded].s_q)
+end
+
+-- Time of s_q rows that are like those of `point`, by the policy's formula.
+local function model(fit, path, s_q, point)
+  return fit.call_us + fit.unit_us * units(path, s_q, point.group) + fit.gflop_us * point.gflop_a_row * s_q
+end
+
+local function at(self, path, s_q)
+  local points = self.medians[path]
+  if not points then return nil end
+  local first, last = points[1], points[#points]
+  local nearest = s_q < first.s_q and first or s_q > last.s_q and last
+  if nearest then
+    return nearest.us * model(self.fit[path], path, s_q, nearest) / model(self.fit[path], path, nearest.s_q, nearest)
+  end
+  for i = 1, #points do
+    if points[i].s_q == s_q then return points[i].us end
+    if points[i].s_q > s_q then
+      local a, b = points[i - 1], points[i]
+      return a.us + (b.us - a.us) * (s_q - a.s_q) / (b.s_q - a.s_q)
+    end
+  end
+end
+
+--- Expected microseconds of each measured path, and of "native", the cheapest of gather and packed: { padded =, .., native = }.
+function Cost:all(s_q)
+  args.number("cost:all: s_q", s_q, 1, nil, 2)
+  local us = {}
+  for _, path in ipairs(PATHS) do us[path] = at(self, path, s_q) end
+  us.native = math.min(us.gather or math.huge, us.packed or math.huge)
+  return us
+end
+
+--- Expected microseconds of "padded", "gather", "packed" or "native" for a chunk of s_q >= 1 rows; nil when not measured.
+function Cost:at(path, s_q)
+  args.enum("cost:at: path", path, { "padded", "gather", "packed", "native" }, 2)
+  args.number("cost:at: s_q", s_q, 1, nil, 2)
+  if path ~= "native" then return (at(self, path, s_q)) end
+  return math.min(at(self, "gather", s_q) or math.huge, at(self, "packed", s_q) or math.huge)
+end
+
+function Cost:__tostring()
+  local lines = {}
+  for _, path in ipairs(PATHS) do
+    local x = self.fit[path]
+    if x then
+      lines[#lines + 1] = ("%-6s  us = %.4g + %.4g * %s + %.4g * GFLOP   (relative error %.1f %%)"):format(path, x.call_us, x.unit_us,
+        path == "packed" and "groups" or "rows", x.gflop_us, 100 * x.error)
+    end
+  end
+  return table.concat(lines, "\n")
+end
+
+return M
