@@ -48,8 +48,8 @@ local function solve(a, b)
   return x
 end
 
---- x >= 0 that makes sum_i (rows[i] . x - want[i])^2 least, and that sum. Few columns only: every subset of them is tried, which is
--- exact, since the answer is the plain least-squares answer on the columns it uses. Ties go to fewer columns.
+--- x >= 0 that makes sum_i (rows[i] . x - want[i])^2 least, and that sum. Few columns only: every subset of them is tried, which
+-- is exact, since the answer is the plain least-squares answer on the columns it uses. Ties go to fewer columns.
 function M.nnls(rows, want)
   args.table("cost.nnls: rows", rows, 2)
   args.table("cost.nnls: want", want, 2)
@@ -232,8 +232,8 @@ function Cost:__tostring()
   for _, path in ipairs(PATHS) do
     local x = self.fit[path]
     if x then
-      lines[#lines + 1] = ("%-6s  us = %.4g + %.4g * %s + %.4g * GFLOP   (relative error %.1f %%)"):format(path, x.call_us, x.unit_us,
-        path == "packed" and "groups" or "rows", x.gflop_us, 100 * x.error)
+      lines[#lines + 1] = ("%-6s  us = %.4g + %.4g * %s + %.4g * GFLOP   (relative error %.1f %%)"):format(path, x.call_us,
+        x.unit_us, path == "packed" and "groups" or "rows", x.gflop_us, 100 * x.error)
     end
   end
   return table.concat(lines, "\n")

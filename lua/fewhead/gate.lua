@@ -46,7 +46,7 @@ function M.new(options)
   return gate
 end
 
--- A warning takes two lines of a variable, its value and what was wanted; longer values are cut by the library.
+-- Room for two lines of variable, value and what was wanted; the library cuts longer ones.
 local WARNING_BYTES = 1024
 
 local function read(parse, where)
@@ -58,18 +58,18 @@ local function read(parse, where)
   return new(tonumber(struct.min_sq), struct.enabled ~= 0), text ~= "" and text or nil
 end
 
---- The gate that two setting texts mean, as vLLM spells them; nil or "" = default. Returns gate, warning: a text of one line for every
--- value that cannot be read (its default holds), or nil.
+--- The gate that two setting texts mean, as vLLM spells them; nil or "" = default. Returns gate, warning: a text of one line for
+-- every value that cannot be read (its default holds), or nil.
 function M.parse(prefill, min_sq)
   if prefill ~= nil then args.string("gate.parse: prefill", prefill, 2) end
   if min_sq ~= nil then args.string("gate.parse: min_sq", min_sq, 2) end
-  return read(function(struct, warning) return C.fh_gate_parse(prefill, min_sq, struct, warning, WARNING_BYTES) end, "gate.parse")
+  return read(function(struct, text) return C.fh_gate_parse(prefill, min_sq, struct, text, WARNING_BYTES) end, "gate.parse")
 end
 
 local warned = {}
 
---- The gate that the environment asks for. Returns gate, warning (or nil). With options.warn each line of the warning also goes to
--- standard error, once a process however often it is read.
+--- The gate that the environment asks for. Returns gate, warning (or nil). With options.warn each line of the warning also goes
+-- to standard error, once a process however often it is read.
 function M.from_env(options)
   options = args.options("gate.from_env", options, { "warn" }, 2)
   local gate, warning = read(function(struct, text) return C.fh_gate_from_env(struct, text, WARNING_BYTES) end, "gate.from_env")
@@ -87,7 +87,7 @@ function M.padded_heads(heads)
   return C.fh_padded_heads(args.integer("gate.padded_heads: heads", heads, -MOST_HEADS, MOST_HEADS, 2))
 end
 
---- true = native heads, false = padded. padded_heads is what the engine's kernel would compute (default: gate.padded_heads(heads)).
+--- true = native heads, false = padded. padded_heads: what the engine's kernel would compute, default gate.padded_heads(heads).
 function Gate:native(heads, s_q, padded_heads)
   args.integer("gate:native: heads", heads, -MOST_HEADS, MOST_HEADS, 2)
   args.integer("gate:native: s_q", s_q, 0, MOST_ROWS, 2)
@@ -146,11 +146,13 @@ function Gate:export_line()
   return ("export %s=%.0f"):format(M.MIN_SQ, self.min_sq)
 end
 
--- ---- Tensor parallelism --------------------------------------------------------------------------------------------------------
+-- ---- Tensor parallelism
+-- --------------------------------------------------------------------------------------------------------
 
 --- Heads of each rank. heads that do not divide by ranks are refused unless options.virtual: then every rank computes
--- ceil(heads / ranks) and zero heads are added at the end. Returns { n_local_heads = heads every rank computes, virtual = heads added,
--- ranks = { { first = from 0, real =, virtual = }, .. } }; the real heads of all ranks are exactly `heads`. nil, err when refused.
+-- ceil(heads / ranks) and zero heads are added at the end. Returns { n_local_heads = heads every rank computes, virtual = heads
+-- added, ranks = { { first = from 0, real =, virtual = }, .. } }; the real heads of all ranks are exactly `heads`. nil, err when
+-- refused.
 function M.tp(heads, ranks, options)
   args.integer("gate.tp: heads", heads, 1, MOST_HEADS, 2)
   args.integer("gate.tp: ranks", ranks, 1, MOST_HEADS, 2)
@@ -169,7 +171,8 @@ function M.tp(heads, ranks, options)
   return plan
 end
 
--- ---- Fit -----------------------------------------------------------------------------------------------------------------------
+-- ---- Fit
+-- -----------------------------------------------------------------------------------------------------------------------
 
 -- The fields of a record's case that vary along one curve; everything else must be equal within it.
 local ALONG = { s_q = true, s_kv = true, seed = true, requests = true, prior = true }
@@ -299,9 +302,9 @@ end
 -- beyond noise, in every case the records hold (layouts, patterns: the most careful one decides).
 -- options: heads, layout, pattern, l2 (use these records only), native = "best" (of gather and packed, the default), "gather" or
 -- "packed".
--- Returns a gate with .crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" |
--- "never", .curves (one a case, with .points: s_q, ratio, lo, hi, verdict), .notes, .cost (fewhead.cost of the deciding case);
--- or nil, err when the records hold no padded and native pair.
+-- Returns a gate with .crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } |
+-- "always" | "never", .curves (one a case, with .points: s_q, ratio, lo, hi, verdict), .notes, .cost (fewhead.cost of the
+-- deciding case); or nil, err when the records hold no padded and native pair.
 function M.fit(sweep, options)
   local records = args.table("gate.fit: records", sweep, 2).records or sweep
   options = args.options("gate.fit", options, { "heads", "layout", "pattern", "l2", "native" }, 2)

@@ -117,10 +117,15 @@ function M.svg(spec)
     end
     for _, line in ipairs(panel.lines or {}) do ys[#ys + 1] = line.y end
     local log = panel.y.log
-    local y_axis, ticks = { log = log and true }, nil
+    local y_axis = { log = log and true }
+    local ticks
     lo, hi = extent(ys, log, "plot.svg: y", 2)
     if panel.y.zero then lo = math.min(0, lo) end
-    if log then y_axis.lo, y_axis.hi, ticks = log_ticks(lo, hi, log, 8) else y_axis.lo, y_axis.hi, ticks = linear_ticks(lo, hi, 6) end
+    if log then
+      y_axis.lo, y_axis.hi, ticks = log_ticks(lo, hi, log, 8)
+    else
+      y_axis.lo, y_axis.hi, ticks = linear_ticks(lo, hi, 6)
+    end
     local y_of = scale(y_axis, bottom, top)
 
     for _, tick in ipairs(ticks) do
@@ -137,12 +142,15 @@ function M.svg(spec)
     end
     add('<rect x="%s" y="%s" width="%s" height="%s" fill="none" stroke="%s"/>', px(LEFT), px(top), px(WIDTH - RIGHT - LEFT),
       px(height), FRAME)
-    add('<text transform="translate(18 %s) rotate(-90)" text-anchor="middle">%s</text>', px((top + bottom) / 2), escape(panel.y.label))
+    add('<text transform="translate(18 %s) rotate(-90)" text-anchor="middle">%s</text>', px((top + bottom) / 2),
+      escape(panel.y.label))
     for _, line in ipairs(panel.lines or {}) do
       local y = y_of(line.y)
-      add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="1.3"/>', px(LEFT), px(y), px(WIDTH - RIGHT), px(y), FRAME)
+      add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="1.3"/>', px(LEFT), px(y), px(WIDTH - RIGHT), px(y),
+        FRAME)
       if line.label then
-        add('<text x="%s" y="%s" text-anchor="end" font-size="11">%s</text>', px(WIDTH - RIGHT - 6), px(y - 5), escape(line.label))
+        add('<text x="%s" y="%s" text-anchor="end" font-size="11">%s</text>', px(WIDTH - RIGHT - 6), px(y - 5),
+          escape(line.label))
       end
     end
     for s, series in ipairs(panel.series) do
@@ -152,8 +160,8 @@ function M.svg(spec)
         local x, y = px(x_of(point.x)), px(y_of(point.y))
         path[i] = x .. "," .. y
         if point.lo and point.hi then
-          add('<path d="M%s %sV%sM%s %sh6M%s %sh6" stroke="%s" fill="none"/>', x, px(y_of(point.lo)), px(y_of(point.hi)),
-            px(x_of(point.x) - 3), px(y_of(point.lo)), px(x_of(point.x) - 3), px(y_of(point.hi)), colour)
+          local left, low, high = px(x_of(point.x) - 3), px(y_of(point.lo)), px(y_of(point.hi))
+          add('<path d="M%s %sV%sM%s %sh6M%s %sh6" stroke="%s" fill="none"/>', x, low, high, left, low, left, high, colour)
         end
         add('<circle cx="%s" cy="%s" r="3.2" fill="%s"><title>%s: s_q %s, %s</title></circle>', x, y, colour, escape(series.name),
           escape(number_text(point.x)), escape(number_text(point.y)))
@@ -161,8 +169,8 @@ function M.svg(spec)
       local dash = series.dash and series.dash ~= "" and (' stroke-dasharray="%s"'):format(series.dash) or ""
       add('<polyline points="%s" fill="none" stroke="%s" stroke-width="1.8"%s/>', table.concat(path, " "), colour, dash)
       local y = top + 12 + (s - 1) * 19
-      add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="2"%s/>', px(WIDTH - RIGHT + 14), px(y), px(WIDTH - RIGHT + 42),
-        px(y), colour, dash)
+      add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="2"%s/>', px(WIDTH - RIGHT + 14), px(y),
+        px(WIDTH - RIGHT + 42), px(y), colour, dash)
       add('<text x="%s" y="%s">%s</text>', px(WIDTH - RIGHT + 48), px(y + 4), escape(series.name))
     end
     top = bottom + GAP
@@ -171,19 +179,20 @@ function M.svg(spec)
   local first, last = bottoms[1][1], bottoms[#bottoms][2]
   for i, mark in ipairs(spec.marks or {}) do
     local x, colour = x_of(mark.x), mark.colour or "#000000"
-    add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="1.6" stroke-dasharray="5 3"/>', px(x), px(first), px(x), px(last),
-      colour)
+    add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="1.6" stroke-dasharray="5 3"/>', px(x), px(first), px(x),
+      px(last), colour)
     -- labels of neighbouring marks stand on different lines, inside the frame
     local right = x > (LEFT + WIDTH - RIGHT) / 2
     add('<text x="%s" y="%s" text-anchor="%s" fill="%s" font-weight="bold" font-size="11">%s</text>', px(x + (right and -5 or 5)),
       px(first + 15 * i), right and "end" or "start", colour, escape(mark.label))
   end
-  add('<text x="%s" y="%s" text-anchor="middle">%s</text>', px((LEFT + WIDTH - RIGHT) / 2), px(last + 40), escape(spec.x and spec.x.label or "x"))
+  add('<text x="%s" y="%s" text-anchor="middle">%s</text>', px((LEFT + WIDTH - RIGHT) / 2), px(last + 40),
+    escape(spec.x and spec.x.label or "x"))
 
   local height = last + BOTTOM
+  local size = ('width="%d" height="%d" viewBox="0 0 %d %d"'):format(WIDTH, height, WIDTH, height)
   local head = {
-    ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="%s">')
-      :format(WIDTH, height, WIDTH, height, TEXT),
+    ('<svg xmlns="http://www.w3.org/2000/svg" %s font-family="sans-serif" font-size="12" fill="%s">'):format(size, TEXT),
     ('<rect width="%d" height="%d" fill="#ffffff"/>'):format(WIDTH, height),
     ('<text x="%d" y="22" font-size="15" font-weight="bold">%s</text>'):format(LEFT, escape(spec.title or "")),
     ('<text x="%d" y="40" font-size="11">%s</text>'):format(LEFT, escape(spec.subtitle or "")),

@@ -4,9 +4,7 @@
 --   local line = progress.new()
 --   line:show("3 of 12: s_q 256"); line:clear()
 
-local ffi = require "ffi"
-
-ffi.cdef [[int isatty(int fd);]]
+local posix = require "fewhead.posix"
 
 local M = {}
 
@@ -20,7 +18,7 @@ Line.__index = Line
 function M.new(options)
   options = options or {}
   local terminal = options.terminal
-  if terminal == nil then terminal = ffi.C.isatty(STDERR) == 1 and os.getenv("TERM") ~= "dumb" end
+  if terminal == nil then terminal = posix.is_terminal(STDERR) and os.getenv("TERM") ~= "dumb" end
   return setmetatable({ terminal = terminal, stream = options.stream or io.stderr, shown = false }, Line)
 end
 

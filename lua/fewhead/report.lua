@@ -7,15 +7,8 @@
 -- A column is { key =, title = key, format = "%..." or function(value, row) -> text, align = "right" | "left" }. A value that is
 -- nil prints as "-".
 
-local ffi = require "ffi"
 local args = require "fewhead.args"
-
-ffi.cdef [[
-int getpid(void);
-int fsync(int fd);
-int fileno(void *stream);
-int mkdir(const char *path, unsigned int mode);
-]]
+local posix = require "fewhead.posix"
 
 local M = {}
 
@@ -97,19 +90,6 @@ end
 
 -- ---- Files -----------------------------------------------------------------------------------------------------------------
 
-local EEXIST = 17 -- the same number on every Linux
-
--- Makes the folders a file needs. Returns true | nil, error.
-local function make_parents(path)
-  for position in path:gmatch("()/") do
-    local folder = path:sub(1, position - 1)
-    if folder ~= "" and ffi.C.mkdir(folder, 511) ~= 0 and ffi.errno() ~= EEXIST then -- 511 = 0777, less the umask
-      return nil, ("%s: cannot make the folder %s (errno %d)"):format(path, folder, ffi.errno())
-    end
-  end
-  return true
-end
-
 local Writer = {}
 Writer.__index = Writer
 
@@ -117,9 +97,9 @@ Writer.__index = Writer
 --- renames that over `path`, discard() removes it. Until commit, whatever stood at `path` stays. Returns writer | nil, error.
 function M.writer(path)
   args.string("report.writer: path", path, 2)
-  local made, err = make_parents(path)
-  if not made then return nil, err end
-  local temporary = ("%s.%d.tmp"):format(path, ffi.C.getpid())
+  local made, err = posix.make_folders(path)
+  if not made then return nil, ("%s: %s"):format(path, err) end
+  local temporary = ("%s.%d.tmp"):format(path, posix.pid())
   local file
   file, err = io.open(temporary, "wb")
   if not file then return nil, err end
@@ -139,8 +119,7 @@ end
 
 --- Put the file in place. true | nil, error; on an error the temporary file is gone and `path` is as it was.
 function Writer:commit()
-  local ok, err = self.file:flush()
-  if ok and ffi.C.fsync(ffi.C.fileno(self.file)) ~= 0 then ok, err = nil, "fsync failed" end
+  local ok, err = posix.sync(self.file)
   if ok then ok, err = self.file:close() end
   if ok then ok, err = os.rename(self.temporary, self.path) end
   if not ok then

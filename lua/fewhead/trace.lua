@@ -2,7 +2,7 @@
 --
 --   local trace = require "fewhead.trace"
 --   local chunks = trace.chunks(assert(trace.read("conversation_trace.jsonl")), { max_tokens = 8192 })
---   local rows = trace.score(chunks, { { name = "published", gate = fh.gate.new {} } }, cost)
+--   local rows = trace.score(chunks, { { name = "published", gate = fh.gate.new {} } }, fitted.cost)
 --
 -- Two public formats, told apart by content: Mooncake JSON Lines (timestamp, input_length, output_length, hash_ids) and the Azure
 -- LLM inference CSV (TIMESTAMP,ContextTokens,GeneratedTokens).
@@ -62,11 +62,12 @@ local DAYS = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
 
 -- "2023-11-16 18:17:03.9799600" -> milliseconds since 1970, or nil.
 local function timestamp_ms(text)
-  local y, mo, d, h, mi, s, fraction = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d) (%d%d):(%d%d):(%d%d)(%.?%d*)$")
-  if not y or fraction == "." or (fraction ~= "" and fraction:sub(1, 1) ~= ".") then return nil end
+  local y, mo, d, h, mi, s, fraction = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d) (%d%d):(%d%d):(%d%d)(.*)$")
+  if not y or not (fraction == "" or fraction:find("^%.%d+$")) then return nil end
   y, mo, d, h, mi, s = tonumber(y), tonumber(mo), tonumber(d), tonumber(h), tonumber(mi), tonumber(s)
   local leap = (y % 4 == 0 and y % 100 ~= 0) or y % 400 == 0
-  if mo < 1 or mo > 12 or d < 1 or d > DAYS[mo] + (mo == 2 and leap and 1 or 0) or h > 23 or mi > 59 or s > 59 then return nil end
+  if mo < 1 or mo > 12 or h > 23 or mi > 59 or s > 59 then return nil end
+  if d < 1 or d > DAYS[mo] + (mo == 2 and leap and 1 or 0) then return nil end
   return (((days_from_civil(y, mo, d) * 24 + h) * 60 + mi) * 60 + s) * 1e3 + (tonumber(fraction) or 0) * 1e3
 end
 
@@ -82,8 +83,8 @@ local function azure_request(line)
   return { t_ms = t_ms, input = tonumber(context), output = tonumber(generated) }
 end
 
--- The part of each prompt that no earlier request brought in, under an infinite prefix cache: the longest leading run of block ids
--- already seen is free. At least one token is always computed, as engines do: the last one gives the logits.
+-- The part of each prompt that no earlier request brought in, under an infinite prefix cache: the longest leading run of block
+-- ids already seen is free. At least one token is always computed, as engines do: the last one gives the logits.
 local function mark_uncached(requests)
   local seen = {}
   for _, request in ipairs(requests) do
@@ -110,8 +111,8 @@ local Trace = {}
 Trace.__index = Trace
 
 --- Read a whole trace. The format is told from the first line; CRLF, blank lines and a missing last line end are fine.
--- Returns { file =, format = "mooncake" | "azure", requests = { { t_ms = from the first, input =, output =, uncached = tokens }, .. },
--- skipped = bad lines left out, first_skipped = "file:line: reason" }.
+-- Returns { file =, format = "mooncake" | "azure", requests = { { t_ms = from the first, input =, output =, uncached = tokens },
+-- .. }, skipped = bad lines left out, first_skipped = "file:line: reason" }.
 -- options.skip_bad: count bad lines and go on. Without it a bad line is nil, "file:line: reason", and nothing is half read.
 function M.read(file, options)
   args.string("trace.read: file", file, 2)
@@ -126,13 +127,13 @@ function M.read(file, options)
   local trace = setmetatable({ file = file, requests = {}, skipped = 0 }, Trace)
   local requests, parse, last = trace.requests, nil, -math.huge
   for number, line in lines_of(text) do
-    if line:find("^%s*$") then -- a blank line says nothing
-    elseif not parse and line == AZURE_HEADER then
+    if not parse and line == AZURE_HEADER then
       trace.format, parse = "azure", azure_request
-    else
+    elseif line:find("%S") then
       if not parse then
         if not line:find("^%s*{") then
-          return nil, ("%s:%d: neither a Mooncake line ({\"timestamp\": ..) nor the Azure header %s"):format(file, number, AZURE_HEADER)
+          return nil, ('%s:%d: neither a Mooncake line, {"timestamp": .., nor the Azure header %s'):format(file, number,
+            AZURE_HEADER)
         end
         trace.format, parse = "mooncake", mooncake_request
       end
@@ -178,9 +179,12 @@ end
 
 function Trace:__tostring()
   local input, uncached = self:total("input"), self:total("uncached")
-  return ("%s: %s, %d requests over %.0f s, %d bad lines left out; prompts %d tokens, %.1f %% found in the prefix cache; uncached p50 %d, p90 %d, p99 %d")
-    :format(self.file, self.format, #self.requests, self.requests[#self.requests].t_ms / 1e3, self.skipped, input,
-      100 * (1 - uncached / input), self:quantile("uncached", 0.5), self:quantile("uncached", 0.9), self:quantile("uncached", 0.99))
+  local text = "%s: %s, %d requests over %.0f s, prompts of %.0f tokens, %.1f %% of them in the prefix cache; "
+    .. "the rest a request p50 %d, p90 %d, p99 %d"
+  text = text:format(self.file, self.format, #self.requests, self.requests[#self.requests].t_ms / 1e3, input, 100 * (1 - uncached / input),
+      self:quantile("uncached", 0.5), self:quantile("uncached", 0.9), self:quantile("uncached", 0.99))
+  if self.skipped > 0 then text = ("%s; %d bad lines left out, the first: %s"):format(text, self.skipped, self.first_skipped) end
+  return text
 end
 
 -- ---- Chunks ----------------------------------------------------------------------------------------------------------------
@@ -199,11 +203,12 @@ local Chunks = {}
 Chunks.__index = Chunks
 
 --- The prefill chunks of a trace: one engine, first come first served, steps one after the other. A step takes the prompt tokens
--- that wait when it starts, in order of arrival and across requests, up to max_tokens less decode_rows, and lasts its rows divided by
--- tokens_per_s. Arrivals keep their order and proportions; their clock is stretched so that the mean demand is `load`.
--- options: max_tokens; prefix_cache (true: only uncached tokens are computed); decode_rows (rows of each step that running decodes
--- take, 0); tokens_per_s; load (false: the trace's own clock); pack (true; false: every request alone, in chunks of max_tokens).
--- Returns { counts = { { s_q =, count = }, .. by rising s_q }, chunks =, rows =, requests =, model = the assumptions in one line }.
+-- that wait when it starts, in order of arrival and across requests, up to max_tokens less decode_rows, and lasts its rows
+-- divided by tokens_per_s. Arrivals keep their order and proportions; their clock is stretched so that the mean demand is `load`.
+-- options: max_tokens; prefix_cache (true: only uncached tokens are computed); decode_rows (rows of each step that running
+-- decodes take, 0); tokens_per_s; load (false: the trace's own clock); pack (true; false: every request alone, in chunks of
+-- max_tokens). Returns { counts = { { s_q =, count = }, .. by rising s_q }, chunks =, rows =, requests =, model = the assumptions
+-- in one line }.
 function M.chunks(trace, options)
   if getmetatable(trace) ~= Trace then
     error(("trace.chunks: trace: got %s, wanted what trace.read returned"):format(args.show(trace)), 2)
@@ -270,52 +275,7 @@ function Chunks:__tostring()
   return ("%d chunks, %d rows of %d requests: %s"):format(self.chunks, self.rows, self.requests, self.model)
 end
 
--- ---- Scoring ---------------------------------------------------------------------------------------------------------------
-
---- What each gate would cost on the chunks. gates = { { name =, gate = a fewhead.gate }, .. }; `cost` answers
--- cost:at("padded" | "native", s_q) in microseconds (fewhead.cost) and cost.heads is its case's head count.
--- Returns one row a gate { name =, native_chunks =, native_rows = (shares 0..1), us = predicted attention time of one layer over all
--- chunks, best_us = with the cheaper path for every chunk, regret_us = us - best_us, regret = regret_us / best_us }, and
--- { extrapolated_rows = share of rows in chunks outside the measured s_q, lowest =, highest = }.
--- Assumes that a chunk costs what the measured case of its s_q costs: same context and pattern, whatever requests it holds.
-function M.score(chunks, gates, cost)
-  if getmetatable(chunks) ~= Chunks then
-    error(("trace.score: chunks: got %s, wanted what trace.chunks returned"):format(args.show(chunks)), 2)
-  end
-  args.table("trace.score: gates", gates, 2)
-  args.table("trace.score: cost", cost, 2)
-  local lowest, highest = cost:range()
-  local padded, native, best_us, outside = {}, {}, 0, 0
-  for i, chunk in ipairs(chunks.counts) do
-    padded[i], native[i] = cost:at("padded", chunk.s_q), cost:at("native", chunk.s_q)
-    best_us = best_us + chunk.count * math.min(padded[i], native[i])
-    if chunk.s_q < lowest or chunk.s_q > highest then outside = outside + chunk.count * chunk.s_q end
-  end
-  local rows = {}
-  for g, entry in ipairs(gates) do
-    local us, native_chunks, native_rows = 0, 0, 0
-    for i, chunk in ipairs(chunks.counts) do
-      if entry.gate:native(cost.heads, chunk.s_q) then
-        us = us + chunk.count * native[i]
-        native_chunks, native_rows = native_chunks + chunk.count, native_rows + chunk.count * chunk.s_q
-      else
-        us = us + chunk.count * padded[i]
-      end
-    end
-    rows[g] = { name = entry.name, native_chunks = native_chunks / chunks.chunks, native_rows = native_rows / chunks.rows, us = us,
-      best_us = best_us, regret_us = us - best_us, regret = (us - best_us) / best_us }
-  end
-  return rows, { extrapolated_rows = outside / chunks.rows, lowest = lowest, highest = highest }
-end
-
---- Columns for report.table and report.markdown over score's rows.
-M.columns = {
-  { key = "name", title = "gate", align = "left" },
-  { key = "native_chunks", title = "native chunks", format = function(v) return ("%.1f %%"):format(100 * v) end },
-  { key = "native_rows", title = "native rows", format = function(v) return ("%.1f %%"):format(100 * v) end },
-  { key = "us", title = "time", format = function(v) return ("%.3f s"):format(v / 1e6) end },
-  { key = "regret_us", title = "over best", format = function(v) return ("%.3f s"):format(v / 1e6) end },
-  { key = "regret", title = "regret", format = function(v) return ("%.2f %%"):format(100 * v) end },
-}
+--- What gates are worth on chunks: fewhead.score's score, where a reader of traces looks for it.
+function M.score(...) return require("fewhead.score").score(...) end
 
 return M
