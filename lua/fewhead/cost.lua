@@ -122,58 +122,48 @@ local function units(path, s_q, group)
   return path == "packed" and math.ceil(s_q / group) or s_q
 end
 
---- Learn from records of one head count (as in a sweep's JSONL; others than passed and timed ones are skipped). The medians of
--- `curve` (a list of them; default: all) are interpolated; the policy is fitted to all.
--- Returns { heads =, policy = fh_policy cdata or nil when a path was not measured, fit = { [path] = { call_us =, unit_us =,
--- gflop_us =, error = root mean square of the relative error } } }; or nil, err when there is nothing to learn from.
-function M.fit(records, curve)
-  args.table("cost.fit: records", records, 2)
-  local self = setmetatable({ fit = {}, medians = {} }, Cost)
-  local function usable(record) return record.time and record.parity.status == "pass" and record.case.s_q > 0 end
-  for _, path in ipairs(PATHS) do
-    local rows, want = {}, {}
-    for _, record in ipairs(records) do
-      if record.path == path and usable(record) then
-        self.heads = self.heads or record.case.h_q
-        if record.case.h_q ~= self.heads then
-          return nil, ("cost.fit: records of %d and %d heads; wanted one head count"):format(self.heads, record.case.h_q)
-        end
-        -- each equation divided by its time, so that small chunks count as much as large ones
-        local t = record.time.median_us
-        rows[#rows + 1] = { 1 / t, units(path, record.case.s_q, group_of(record)) / t, record.work.executed_flops / 1e9 / t }
-        want[#want + 1] = 1
-      end
+-- call_us, unit_us, gflop_us and the root mean square of the relative error that fit one path's records.
+local function fit_path(path, records, heads)
+  local rows, want = {}, {}
+  for _, record in ipairs(records) do
+    local case = record.case
+    if record.path == path and record.time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
+      -- each equation divided by its time, so that small chunks count as much as large ones
+      local t = record.time.median_us
+      rows[#rows + 1] = { 1 / t, units(path, case.s_q, group_of(record)) / t, record.work.executed_flops / 1e9 / t }
+      want[#want + 1] = 1
     end
-    if #rows > 0 then
-      local x, err = M.nnls(rows, want)
-      self.fit[path] = { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #rows) }
-    end
-    local points = {}
-    for _, record in ipairs(curve or records) do
-      if record.path == path and usable(record) then
-        points[#points + 1] = { s_q = record.case.s_q, us = record.time.median_us, group = group_of(record),
-          gflop_a_row = record.work.executed_flops / 1e9 / record.case.s_q }
-      end
-    end
-    table.sort(points, function(a, b) return a.s_q < b.s_q end)
-    for i = 2, #points do
-      if points[i].s_q == points[i - 1].s_q then
-        return nil, ("cost.fit: two %s records of s_q %d in one curve; wanted one case"):format(path, points[i].s_q)
-      end
-    end
-    if #points > 0 then self.medians[path] = points end
   end
-  if not self.medians.padded or not (self.medians.gather or self.medians.packed) then
-    return nil, "cost.fit: wanted measured records of padded and of a native path"
+  local x, err = M.nnls(rows, want)
+  return { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #rows) }
+end
+
+--- Learn from a curve of fewhead.curve: its medians are interpolated, and the policy is fitted to them or, better, to all `records`
+-- of its head count (default: the curve's own).
+-- Returns { heads =, fit = { [path] = { call_us =, unit_us =, gflop_us =, error = root mean square of the relative error } },
+-- policy = fh_policy cdata, nil when a path was not measured }.
+function M.fit(curve, records)
+  args.table("cost.fit: curve", curve, 2)
+  local self = setmetatable({ heads = curve.heads, fit = {}, medians = {} }, Cost)
+  for _, path in ipairs(PATHS) do
+    local points = {}
+    for _, point in ipairs(curve.points) do
+      local record = point[path]
+      if record and point.s_q > 0 then
+        points[#points + 1] = { s_q = point.s_q, us = record.time.median_us, group = group_of(record),
+          gflop_a_row = record.work.executed_flops / 1e9 / point.s_q }
+      end
+    end
+    if #points > 0 then
+      self.medians[path], self.fit[path] = points, fit_path(path, records or curve.records, curve.heads)
+    end
   end
   if self.fit.padded and self.fit.gather and self.fit.packed then
-    local policy = ffi.new("fh_policy")
-    policy.struct_size = ffi.sizeof("fh_policy")
+    self.policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
     for _, path in ipairs(PATHS) do
       local x = self.fit[path]
-      policy[path] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us)
+      self.policy[path] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us)
     end
-    self.policy = policy
   end
   return self
 end

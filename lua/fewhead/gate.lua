@@ -105,7 +105,8 @@ function Gate:explain(query)
   query = args.options("gate:explain", query, { "s_q", "heads", "padded_heads" }, 2)
   local s_q = args.integer("gate:explain: s_q", query.s_q, 0, MOST_ROWS, 2)
   local heads = args.integer("gate:explain: heads", query.heads, -MOST_HEADS, MOST_HEADS, 2)
-  local padded_heads = args.integer("gate:explain: padded_heads", query.padded_heads or C.fh_padded_heads(heads), 0, MOST_HEADS, 2)
+  local padded_heads = query.padded_heads or C.fh_padded_heads(heads)
+  args.integer("gate:explain: padded_heads", padded_heads, 0, MOST_HEADS, 2)
   local native = C.fh_gate_native(self.struct, heads, padded_heads, s_q) == 1
   local reason
   if not self.enabled then
@@ -174,167 +175,39 @@ end
 -- ---- Fit
 -- -----------------------------------------------------------------------------------------------------------------------
 
--- The fields of a record's case that vary along one curve; everything else must be equal within it.
-local ALONG = { s_q = true, s_kv = true, seed = true, requests = true, prior = true }
-
-local function curve_key(record)
-  local parts = {}
-  for key, value in pairs(record.case) do
-    if not ALONG[key] and type(value) ~= "table" then parts[#parts + 1] = key .. "=" .. tostring(value) end
-  end
-  table.sort(parts)
-  return table.concat(parts, " ")
-end
-
--- The records that can be fitted, as curves { name =, points = { { s_q =, padded = record, native = record }, .. by s_q } }, and
--- the number of records left out because they were not measured or not right.
-local function curves_of(records, wanted)
-  local by_key, list, left_out = {}, {}, 0
-  for _, record in ipairs(records) do
-    local case = record.case
-    if (wanted.layout and case.layout ~= wanted.layout) or (wanted.pattern and case.pattern ~= wanted.pattern)
-      or (wanted.heads and case.h_q ~= wanted.heads) or (wanted.l2 and record.time and record.time.l2 ~= wanted.l2) then
-      -- asked for others
-    elseif not record.time or record.parity.status ~= "pass" then
-      left_out = left_out + 1
-    else
-      local key = curve_key(record) .. " l2=" .. tostring(record.time.l2)
-      local curve = by_key[key]
-      if not curve then
-        curve = { at = {}, points = {}, heads = case.h_q, layout = case.layout, pattern = case.pattern, l2 = record.time.l2,
-          h_pad = case.h_pad }
-        by_key[key] = curve
-        list[#list + 1] = curve
-      end
-      local point = curve.at[case.s_q]
-      if not point then
-        point = { s_q = case.s_q }
-        curve.at[case.s_q] = point
-        curve.points[#curve.points + 1] = point
-      end
-      if record.path == "padded" then
-        point.padded = record
-      elseif wanted.native == record.path or (wanted.native == "best" and (record.path == "gather" or record.path == "packed")) then
-        if not point.native or record.time.median_us < point.native.time.median_us then point.native = record end
-      end
-    end
-  end
-  local whole = {}
-  for _, curve in ipairs(list) do
-    local points = {}
-    for _, point in ipairs(curve.points) do
-      if point.padded and point.native then points[#points + 1] = point end
-    end
-    table.sort(points, function(a, b) return a.s_q < b.s_q end)
-    curve.points, curve.at = points, nil
-    if #points > 0 then whole[#whole + 1] = curve end
-  end
-  return whole, left_out
-end
-
--- Where the line through (log2 s_q, ln ratio) of two points meets ratio 1.
-local function meet(a, ratio_a, b, ratio_b)
-  local la, lb = math.log(ratio_a), math.log(ratio_b)
-  local share = la / (la - lb)
-  return a.s_q * (b.s_q / a.s_q) ^ math.max(0, math.min(1, share))
-end
-
--- Fill in one curve's verdicts and its answer: min_sq (nil = never), crossover, notes.
-local function fit_curve(curve)
-  local timing = require "fewhead.timing"
-  local points = curve.points
-  local wins, last_slower, notes = 0, 0, {}
-  for i, point in ipairs(points) do
-    local interval
-    point.verdict, point.ratio, interval = timing.verdict(point.native.time, point.padded.time, point.padded.noise)
-    point.lo, point.hi = interval[1], interval[2]
-    if point.verdict == "faster" then wins = wins + 1 end
-    if point.verdict == "slower" then last_slower = i end
-  end
-  curve.lowest, curve.highest, curve.notes = points[1].s_q, points[#points].s_q, notes
-  for i = 2, #points do
-    if points[i].verdict == "slower" and points[i - 1].verdict == "faster" then
-      notes[#notes + 1] = ("not monotone: native wins at s_q %d and loses at %d"):format(points[i - 1].s_q, points[i].s_q)
-    end
-  end
-  if wins == 0 then
-    curve.crossover = "never"
-  elseif last_slower == 0 then
-    curve.crossover, curve.min_sq = "always", 0
-  elseif last_slower == #points then
-    curve.crossover = "never"
-    notes[#notes + 1] = "native loses at the largest s_q measured, so no MIN_SQ keeps its wins without its losses"
-  else
-    local a, b = points[last_slower], points[last_slower + 1]
-    curve.min_sq = b.s_q
-    local crossover = { at = b.ratio > 1 and meet(a, a.ratio, b, b.ratio) or b.s_q }
-    -- The optimistic end: back from b while the upper end of the interval still says native.
-    crossover.lo = curve.lowest
-    for i = last_slower, 1, -1 do
-      if points[i].hi < 1 then
-        crossover.lo = points[i + 1].hi > 1 and meet(points[i], points[i].hi, points[i + 1], points[i + 1].hi) or points[i + 1].s_q
-        break
-      end
-      crossover.lo_open = i == 1 or nil
-    end
-    -- The pessimistic end: on from a until the lower end says native.
-    crossover.hi, crossover.hi_open = curve.highest, true
-    for i = last_slower + 1, #points do
-      if points[i].lo >= 1 then
-        crossover.hi, crossover.hi_open = meet(points[i - 1], math.min(1, points[i - 1].lo), points[i], points[i].lo), nil
-        break
-      end
-    end
-    curve.crossover = crossover
-  end
-  return curve
-end
-
-local function crossover_text(curve)
-  local c = curve.crossover
-  if c == "always" then return ("always: native is never slower from s_q %d to %d"):format(curve.lowest, curve.highest) end
-  if c == "never" then return ("never: native has no lasting win from s_q %d to %d"):format(curve.lowest, curve.highest) end
-  return ("native pays from s_q %.0f on (%s%.0f to %s%.0f)"):format(c.at, c.lo_open and "below " or "", c.lo,
-    c.hi_open and "beyond " or "", c.hi)
-end
-
 --- Fit the threshold to a sweep or a list of its records: the smallest measured s_q from which native is never slower than padded
 -- beyond noise, in every case the records hold (layouts, patterns: the most careful one decides).
--- options: heads, layout, pattern, l2 (use these records only), native = "best" (of gather and packed, the default), "gather" or
--- "packed".
--- Returns a gate with .crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } |
--- "always" | "never", .curves (one a case, with .points: s_q, ratio, lo, hi, verdict), .notes, .cost (fewhead.cost of the
--- deciding case); or nil, err when the records hold no padded and native pair.
+-- options.native: "best" (of gather and packed, the default), "gather" or "packed".
+-- Returns a gate with .curves (fewhead.curve, one a case), .decides (the curve that set the threshold), .crossover (its own),
+-- .notes, and .cost (fewhead.cost of that curve); or nil, err when the records hold no padded and native pair, or several head
+-- counts or devices.
 function M.fit(sweep, options)
   local records = args.table("gate.fit: records", sweep, 2).records or sweep
-  options = args.options("gate.fit", options, { "heads", "layout", "pattern", "l2", "native" }, 2)
+  options = args.options("gate.fit", options, { "native" }, 2)
   local native = args.enum("gate.fit: native", options.native or "best", { "best", "gather", "packed" }, 2)
-  local curves, left_out = curves_of(records, { heads = options.heads, layout = options.layout, pattern = options.pattern,
-    l2 = options.l2, native = native })
+  local curves, left_out = require("fewhead.curve").from(records, { native = native })
   if #curves == 0 then
-    return nil, ("gate.fit: no s_q has both padded and %s measured with parity passed (%d records, %d left out)"):format(
-      native == "best" and "a native path" or native, #records, left_out)
+    return nil, ("gate.fit: got %d records (%d without a time or without parity), wanted padded and %s of one s_q"):format(
+      #records, left_out, native == "best" and "a native path" or native)
   end
-  local decides
+  local decides, notes = curves[1], {}
   for _, curve in ipairs(curves) do
-    if curve.heads ~= curves[1].heads then
-      return nil, ("gate.fit: records of %d and %d heads: name one with heads ="):format(curves[1].heads, curve.heads)
+    for _, field in ipairs { "heads", "device" } do
+      if curve[field] ~= curves[1][field] then
+        return nil, ("gate.fit: got records of %s %s and %s, wanted one: filter the sweep"):format(field,
+          tostring(curves[1][field]), tostring(curve[field]))
+      end
     end
-    fit_curve(curve)
-    -- never (nil) over the largest threshold; between equals the first
-    if not decides or (decides.min_sq and (not curve.min_sq or curve.min_sq > decides.min_sq)) then decides = curve end
-  end
-  local gate = new(decides.min_sq or M.default_min_sq, decides.min_sq ~= nil)
-  gate.crossover, gate.curves, gate.decides, gate.notes = decides.crossover, curves, decides, {}
-  for _, curve in ipairs(curves) do
+    -- nil, never, is the most careful answer; between equals the first stands
+    if decides.min_sq and (not curve.min_sq or curve.min_sq > decides.min_sq) then decides = curve end
     for _, note in ipairs(curve.notes) do
-      gate.notes[#gate.notes + 1] = ("%s %s: %s"):format(curve.pattern, curve.layout, note)
+      notes[#notes + 1] = ("%s %s: %s"):format(curve.pattern, curve.layout, note)
     end
   end
-  if left_out > 0 then
-    gate.notes[#gate.notes + 1] = ("%d records without a time or with a failed parity check left out"):format(left_out)
-  end
-  gate.cost = require("fewhead.cost").fit(decides)
+  if left_out > 0 then notes[#notes + 1] = ("%d records left out: no time, or parity did not pass"):format(left_out) end
+  local gate = new(decides.min_sq or M.default_min_sq, decides.min_sq ~= nil)
+  gate.curves, gate.decides, gate.crossover, gate.notes = curves, decides, decides.crossover, notes
+  gate.cost = require("fewhead.cost").fit(decides, records)
   return gate
 end
 
@@ -344,9 +217,7 @@ function Gate:__tostring()
     return self.min_sq == 0 and "gate: native at every s_q" or ("gate: native from s_q %.0f up"):format(self.min_sq)
   end
   local lines = {}
-  for _, curve in ipairs(self.curves) do
-    lines[#lines + 1] = ("%s %s (%s): %s"):format(curve.pattern, curve.layout, curve.l2 or "hot", crossover_text(curve))
-  end
+  for i, curve in ipairs(self.curves) do lines[i] = tostring(curve) end
   for _, note in ipairs(self.notes) do lines[#lines + 1] = "note: " .. note end
   lines[#lines + 1] = self.enabled and ("recommended MIN_SQ: %.0f"):format(self.min_sq) or "recommended: native off"
   lines[#lines + 1] = self:export_line()

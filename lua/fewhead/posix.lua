@@ -58,6 +58,7 @@ function M.sync(file)
   if C.fsync(C.fileno(file)) ~= 0 then return failure("fsync") end
   return true
 end
+jit.off(M.sync) -- compiled, a flush that fails is tried again by the interpreter, and the second time says nothing
 
 M.SIGINT = 2
 

@@ -116,6 +116,7 @@ function Writer:add(text)
   end
   return true
 end
+jit.off(Writer.add) -- compiled, a flush that fails is tried again by the interpreter, and the second time says nothing
 
 --- Put the file in place. true | nil, error; on an error the temporary file is gone and `path` is as it was.
 function Writer:commit()

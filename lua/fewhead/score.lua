@@ -16,8 +16,8 @@ local THRESHOLDS = { 0, 64, 128, 256, 512, 1024, gate.default_min_sq }
 function M.candidates(fitted)
   local list = { { name = "off", gate = gate.new { enabled = false } } }
   for _, min_sq in ipairs(THRESHOLDS) do
-    local name = min_sq == 0 and "0 (always)" or min_sq == gate.default_min_sq and ("%d (published)"):format(min_sq) or tostring(min_sq)
-    list[#list + 1] = { name = name, gate = gate.new { min_sq = min_sq } }
+    local remark = min_sq == 0 and " (always)" or min_sq == gate.default_min_sq and " (published)" or ""
+    list[#list + 1] = { name = min_sq .. remark, gate = gate.new { min_sq = min_sq } }
   end
   if fitted then
     list[#list + 1] = { name = fitted.enabled and ("fitted (%.0f)"):format(fitted.min_sq) or "fitted (off)", gate = fitted }
@@ -55,8 +55,10 @@ function M.score(chunks, gates, cost)
         us = us + chunk.count * padded[i]
       end
     end
-    rows[g] = { name = entry.name, native_chunks = native_chunks / chunks.chunks, native_rows = native_rows / chunks.rows, us = us,
-      best_us = best_us, regret_us = us - best_us, regret = (us - best_us) / best_us }
+    rows[g] = {
+      name = entry.name, native_chunks = native_chunks / chunks.chunks, native_rows = native_rows / chunks.rows,
+      us = us, best_us = best_us, regret_us = us - best_us, regret = (us - best_us) / best_us,
+    }
   end
   return rows, setmetatable({ outside = outside / chunks.rows, lowest = lowest, highest = highest }, Note)
 end

@@ -181,8 +181,8 @@ function Trace:__tostring()
   local input, uncached = self:total("input"), self:total("uncached")
   local text = "%s: %s, %d requests over %.0f s, prompts of %.0f tokens, %.1f %% of them in the prefix cache; "
     .. "the rest a request p50 %d, p90 %d, p99 %d"
-  text = text:format(self.file, self.format, #self.requests, self.requests[#self.requests].t_ms / 1e3, input, 100 * (1 - uncached / input),
-      self:quantile("uncached", 0.5), self:quantile("uncached", 0.9), self:quantile("uncached", 0.99))
+  text = text:format(self.file, self.format, #self.requests, self.requests[#self.requests].t_ms / 1e3, input,
+    100 * (1 - uncached / input), self:quantile("uncached", 0.5), self:quantile("uncached", 0.9), self:quantile("uncached", 0.99))
   if self.skipped > 0 then text = ("%s; %d bad lines left out, the first: %s"):format(text, self.skipped, self.first_skipped) end
   return text
 end
@@ -263,11 +263,13 @@ function M.chunks(trace, options)
     chunks.chunks, chunks.rows = chunks.chunks + n, chunks.rows + n * s_q
   end
   table.sort(chunks.counts, function(a, b) return a.s_q < b.s_q end)
-  chunks.model = ("%s, %s, at most %d rows a chunk%s"):format(
-    pack and ("one engine, first come first served, requests packed together, %.0f prompt tokens/s, %s"):format(speed,
-      load and ("arrivals stretched x%.2f to a load of %.2f"):format(stretch, load) or "arrivals as recorded") or "every request alone",
-    cached and "infinite prefix cache" or "no prefix cache", budget,
-    decode_rows > 0 and (" (%d less %d for running decodes)"):format(most, decode_rows) or "")
+  local queue = "every request alone"
+  if pack then
+    queue = ("one engine, first come first served, requests packed together, %.0f prompt tokens/s, %s"):format(speed,
+      load and ("arrivals stretched x%.2f to a load of %.2f"):format(stretch, load) or "arrivals as recorded")
+  end
+  chunks.model = ("%s, %s, at most %d rows a chunk%s"):format(queue, cached and "infinite prefix cache" or "no prefix cache",
+    budget, decode_rows > 0 and (" (%d less %d for running decodes)"):format(most, decode_rows) or "")
   return chunks
 end
 

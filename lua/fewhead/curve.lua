@@ -1,0 +1,161 @@
+-- curve: padded against native over s_q for one case, and the s_q from which native pays.
+--
+--   local curves = require("fewhead.curve").from(records)
+--   for _, c in ipairs(curves) do print(c, c.min_sq) end     -- "csa vllm hot: native pays from s_q 181 on (160 to 205)"
+--
+-- The one question a gate asks of a measurement. Ratios are padded time over native time: above 1, native is faster.
+
+local args = require "fewhead.args"
+
+local M = {}
+
+local NATIVE = { gather = true, packed = true }
+
+-- What must be equal within a curve, in the order its name is built from. Sizes that follow from s_q (s_kv) may vary.
+local SAME = { "pattern", "layout", "h_q", "h_pad", "d_qk", "d_v", "topk", "ratio", "window", "index_topk", "keep", "group" }
+
+-- ---- How sure a ratio is -----------------------------------------------------------------------------------------------------
+
+-- Half the distance between the 5 % and 95 % quantiles of a normal distribution, in deviations; the deviation of a median of n
+-- values is 1.2533 / sqrt(n) of theirs; 1.96 deviations make a 95 % interval. Used on logarithms, where timing noise is nearest
+-- to normal.
+local Q95, MEDIAN, CONFIDENCE = 1.6449, 1.2533, 1.96
+
+local function log_deviation(time)
+  return MEDIAN * math.log(time.p95_us / time.p05_us) / (2 * Q95) / math.sqrt(time.n)
+end
+
+--- The ratio padded / native of two records' times, its interval from their spread, and "faster", "slower" or "unclear". noise:
+-- { floor = } as timing.measure gives it, or nil: what the machine cannot tell apart.
+function M.ratio(native, padded, noise)
+  local ratio = padded.median_us / native.median_us
+  local half = CONFIDENCE * math.sqrt(log_deviation(native) ^ 2 + log_deviation(padded) ^ 2)
+  local lo, hi, floor = ratio * math.exp(-half), ratio * math.exp(half), noise and noise.floor or 0
+  local verdict = "unclear"
+  if lo > 1 + floor then verdict = "faster" elseif hi < 1 / (1 + floor) then verdict = "slower" end
+  return ratio, lo, hi, verdict
+end
+
+-- ---- Where it crosses --------------------------------------------------------------------------------------------------------
+
+-- The s_q between points a and b at which `field` passes 1, on the line through (ln s_q, ln field); b's own where it does not.
+local function meet(a, b, field)
+  local la, lb = math.log(a[field]), math.log(b[field])
+  if la >= 0 then return a.s_q end
+  if lb <= 0 then return b.s_q end
+  return a.s_q * (b.s_q / a.s_q) ^ (la / (la - lb))
+end
+
+-- The answer of a curve whose points have verdicts: min_sq (nil: native off), crossover, notes.
+local function answer(curve)
+  local points = curve.points
+  local wins, last = 0, 0 -- last: the last point where native is slower
+  curve.lowest, curve.highest, curve.notes = points[1].s_q, points[#points].s_q, {}
+  for i, point in ipairs(points) do
+    if point.verdict == "faster" then wins = wins + 1 end
+    if point.verdict == "slower" then
+      last = i
+      if i > 1 and points[i - 1].verdict == "faster" then
+        curve.notes[#curve.notes + 1] = ("not monotone: native wins at s_q %d and loses at %d"):format(points[i - 1].s_q,
+          point.s_q)
+      end
+    end
+  end
+  if wins == 0 or last == #points then
+    curve.crossover = "never"
+    if wins > 0 then
+      curve.notes[#curve.notes + 1] = "native loses at the largest s_q measured: no MIN_SQ keeps its wins without its losses"
+    end
+  elseif last == 0 then
+    curve.crossover, curve.min_sq = "always", 0
+  else
+    curve.min_sq = points[last + 1].s_q
+    local crossover = { at = meet(points[last], points[last + 1], "ratio") }
+    local i = last -- the early end: as far back as the upper end of the interval still says native
+    while i > 1 and points[i].hi >= 1 do i = i - 1 end
+    crossover.lo, crossover.lo_open = meet(points[i], points[i + 1], "hi"), points[i].hi >= 1 or nil
+    i = last + 1 -- the late end: the first point whose lower end says native
+    while i < #points and points[i].lo < 1 do i = i + 1 end
+    crossover.hi, crossover.hi_open = meet(points[i - 1], points[i], "lo"), points[i].lo < 1 or nil
+    curve.crossover = crossover
+  end
+end
+
+-- ---- Curves of records -------------------------------------------------------------------------------------------------------
+
+local Curve = {}
+Curve.__index = Curve
+Curve.__name = "curve"
+
+local function key_of(record)
+  local parts = { tostring(record.time.l2), tostring(record.run and record.run.device) }
+  for _, field in ipairs(SAME) do parts[#parts + 1] = tostring(record.case[field]) end
+  return table.concat(parts, " ")
+end
+
+--- The curves that records hold, in the order they first appear; s_q without both padded and a native path are left out, and so
+-- are curves without a point. options.native: "best" of gather and packed (the default), "gather" or "packed".
+-- A curve: pattern, layout, heads, l2, device; points = { { s_q =, padded =, gather =, packed = (records), native = the native
+-- record that counts, ratio =, lo =, hi =, verdict = }, .. } by rising s_q; lowest, highest s_q; crossover = { at =, lo =, hi =
+-- (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never"; min_sq = the smallest measured s_q from
+-- which native is never slower, 0 for always, nil for never; notes; records. Prints as one line.
+-- Second result: how many records were left out because they have no time or their parity did not pass.
+function M.from(records, options)
+  args.table("curve.from: records", records, 2)
+  options = args.options("curve.from", options, { "native" }, 2)
+  local wanted = args.enum("curve.from: native", options.native or "best", { "best", "gather", "packed" }, 2)
+  local by_key, list, left_out = {}, {}, 0
+  for _, record in ipairs(records) do
+    if not record.time or record.parity.status ~= "pass" then
+      left_out = left_out + 1
+    else
+      local key, case = key_of(record), record.case
+      local curve = by_key[key]
+      if not curve then
+        curve = setmetatable({ pattern = case.pattern, layout = case.layout, heads = case.h_q, l2 = record.time.l2,
+          device = record.run and record.run.device, at = {}, points = {}, records = {} }, Curve)
+        by_key[key], list[#list + 1] = curve, curve
+      end
+      curve.records[#curve.records + 1] = record
+      local point = curve.at[case.s_q] or { s_q = case.s_q }
+      curve.at[case.s_q], point[record.path] = point, record
+      if NATIVE[record.path] and (wanted == "best" or wanted == record.path)
+        and (not point.native or record.time.median_us < point.native.time.median_us) then
+        point.native = record
+      end
+    end
+  end
+  local whole = {}
+  for _, curve in ipairs(list) do
+    for _, point in pairs(curve.at) do
+      if point.padded and point.native then
+        point.ratio, point.lo, point.hi, point.verdict = M.ratio(point.native.time, point.padded.time, point.padded.noise)
+        curve.points[#curve.points + 1] = point
+      end
+    end
+    curve.at = nil
+    table.sort(curve.points, function(a, b) return a.s_q < b.s_q end)
+    if #curve.points > 0 then
+      answer(curve)
+      whole[#whole + 1] = curve
+    end
+  end
+  return whole, left_out
+end
+
+function Curve:__tostring()
+  local c = self.crossover
+  local range = ("s_q %d to %d"):format(self.lowest, self.highest)
+  local text
+  if c == "always" then
+    text = "always: native is never slower from " .. range
+  elseif c == "never" then
+    text = "never: native has no lasting win from " .. range
+  else
+    text = ("native pays from s_q %.0f on (%s%.0f to %s%.0f)"):format(c.at, c.lo_open and "below " or "", c.lo,
+      c.hi_open and "beyond " or "", c.hi)
+  end
+  return ("%s %s %s: %s"):format(self.pattern, self.layout, self.l2, text)
+end
+
+return M
