@@ -1,17 +1,15 @@
 local args = require "fewhead.args"
 local ffi = require "ffi"
+local refusal = require("spec.helper").refusal
 
 local NAN, INF = 0 / 0, math.huge
 
--- The message of f(...), which must fail.
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert.is_false(ok, "nothing was refused")
-  return err
+-- The message that a check refuses its arguments with, and that it blames the caller's line.
+local function refused(check, ...)
+  local given, n = { ... }, select("#", ...)
+  local function user() local v = check(unpack(given, 1, n)) return v end
+  return refusal(function() user() end)
 end
-
--- The line that stands where this is called.
-local function here() return debug.getinfo(2, "l").currentline end
 
 describe("args.show", function()
   it("writes numbers so that they read back", function()
@@ -51,33 +49,35 @@ describe("args.integer", function()
   it("returns whole numbers that a double holds exactly", function()
     assert.equal(0, args.integer("n", 0, 0, 10))
     assert.equal(10, args.integer("n", 10, 0, 10))
+    assert.equal(2^53 - 1, args.integer("n", 2^53 - 1))
     assert.equal(-(2^53 - 1), args.integer("n", -(2^53 - 1)))
   end)
 
   it("refuses everything else, saying what was given and what was wanted", function()
-    local function take(v, lo, hi) return (args.integer("case: s_q", v, lo, hi)) end
-    local refused = {
-      { 1.5, "1.5" }, { 11, "11" }, { -1, "-1" }, { NAN, "NaN" }, { INF, "inf" }, { -INF, "-inf" }, { true, "true" },
-      { "5", '"5"' }, { {}, "{}" }, { 5LL, "cdata<int64_t>" },
+    local cases = {
+      [1.5] = "1.5", [11] = "11", [-1] = "-1", [INF] = "inf", [-INF] = "-inf", [true] = "true", ["5"] = '"5"', [{}] = "{}",
+      [5LL] = "cdata<int64_t>", [print] = "a function",
     }
-    for _, case in ipairs(refused) do
-      assert.matches("case: s_q: got " .. case[2] .. ", wanted a whole number in 0 .. 10", message(take, case[1], 0, 10), 1, true)
+    for given, shown in pairs(cases) do
+      assert.equal("case: s_q: got " .. shown .. ", wanted a whole number in 0 .. 10",
+        refused(args.integer, "case: s_q", given, 0, 10))
     end
-    assert.matches("case: s_q: got nil, wanted a whole number in 0 .. 10", message(take, nil, 0, 10), 1, true)
-    assert.matches("got 9007199254740992, wanted a whole number$", message(take, 2^53))
-    assert.matches("got 0, wanted a whole number >= 1", message(take, 0, 1), 1, true)
-    assert.matches("got 6, wanted a whole number <= 5", message(take, 6, nil, 5), 1, true)
+    assert.equal("case: s_q: got NaN, wanted a whole number in 0 .. 10", refused(args.integer, "case: s_q", NAN, 0, 10))
+    assert.equal("case: s_q: got nil, wanted a whole number in 0 .. 10", refused(args.integer, "case: s_q", nil, 0, 10))
+    assert.equal("n: got 9007199254740992, wanted a whole number", refused(args.integer, "n", 2^53))
+    assert.equal("n: got 0, wanted a whole number >= 1", refused(args.integer, "n", 0, 1))
+    assert.equal("n: got 6, wanted a whole number <= 5", refused(args.integer, "n", 6, nil, 5))
   end)
 end)
 
 describe("args.number", function()
   it("takes finite numbers only", function()
-    local function take(v, lo, hi) return (args.number("sm_scale", v, lo, hi)) end
-    assert.equal(0.25, take(0.25, 0, 1))
-    for _, v in ipairs { NAN, INF, -INF, 1.25 } do
-      assert.matches("sm_scale: got " .. args.show(v) .. ", wanted a finite number in 0 .. 1", message(take, v, 0, 1), 1, true)
+    assert.equal(0.25, args.number("sm_scale", 0.25, 0, 1))
+    for _, v in ipairs { NAN, INF, -INF, 1.25, -0.5 } do
+      assert.equal("sm_scale: got " .. args.show(v) .. ", wanted a finite number in 0 .. 1",
+        refused(args.number, "sm_scale", v, 0, 1))
     end
-    assert.matches('sm_scale: got "1", wanted a finite number', message(take, "1"), 1, true)
+    assert.equal('sm_scale: got "1", wanted a finite number', refused(args.number, "sm_scale", "1"))
   end)
 end)
 
@@ -87,9 +87,31 @@ describe("args.boolean, string and table", function()
     assert.equal("", args.string("name", ""))
     local t = {}
     assert.equal(t, args.table("list", t))
-    assert.matches("cold: got 1, wanted true or false", message(args.boolean, "cold", 1), 1, true)
-    assert.matches("name: got 1, wanted a string", message(args.string, "name", 1), 1, true)
-    assert.matches('list: got "x", wanted a table', message(args.table, "list", "x"), 1, true)
+    assert.equal("cold: got 1, wanted true or false", refused(args.boolean, "cold", 1))
+    assert.equal("name: got 1, wanted a string", refused(args.string, "name", 1))
+    assert.equal('list: got "x", wanted a table', refused(args.table, "list", "x"))
+  end)
+end)
+
+describe("args.list", function()
+  it("takes plain lists of the wanted length", function()
+    local t = { 5, "a", {} }
+    assert.equal(t, args.list("shape", t, 1, 4))
+    assert.equal(t, args.list("shape", t, 3, 3))
+    assert.equal(t, args.list("shape", t))
+    assert.same({}, args.list("shape", {}, 0, 4))
+  end)
+
+  it("refuses other lengths, other keys, holes, objects and what is no table", function()
+    assert.equal("shape: got {}, wanted a list of 1 .. 4 values", refused(args.list, "shape", {}, 1, 4))
+    assert.equal("shape: got {1, 2, 3}, wanted a list of 2 values", refused(args.list, "shape", { 1, 2, 3 }, 2, 2))
+    assert.equal("shape: got {1, 2, 3}, wanted a list of at most 2 values", refused(args.list, "shape", { 1, 2, 3 }, nil, 2))
+    assert.equal("shape: got {1}, wanted a list of at least 2 values", refused(args.list, "shape", { 1 }, 2))
+    assert.equal("shape: got a table with other keys than 1, 2, .., wanted a list of 1 .. 4 values",
+      refused(args.list, "shape", { 1, 2, x = 3 }, 1, 4))
+    assert.equal("shape: got a table with other keys than 1, 2, .., wanted a list", refused(args.list, "shape", { 1, nil, 3 }))
+    assert.equal("shape: got a tensor, wanted a list", refused(args.list, "shape", setmetatable({ 1 }, { __name = "tensor" })))
+    assert.equal("shape: got 5, wanted a list", refused(args.list, "shape", 5))
   end)
 end)
 
@@ -102,10 +124,10 @@ describe("args.enum", function()
   end)
 
   it("lists the choices and suggests the nearest", function()
-    assert.matches('layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
-      message(args.enum, "layout", "vlm", layouts), 1, true)
-    assert.matches("layout: got nil, wanted one of packed, vllm, strided, offset$", message(args.enum, "layout", nil, layouts))
-    assert.matches('d_v: got 576, wanted 512$', message(args.enum, "d_v", 576, { 512 }))
+    assert.equal('layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
+      refused(args.enum, "layout", "vlm", layouts))
+    assert.equal("layout: got nil, wanted one of packed, vllm, strided, offset", refused(args.enum, "layout", nil, layouts))
+    assert.equal("d_v: got 576, wanted 512", refused(args.enum, "d_v", 576, { 512 }))
   end)
 end)
 
@@ -119,18 +141,18 @@ describe("args.options", function()
   end)
 
   it("refuses unknown keys by name, with the known ones and the likely one", function()
-    assert.matches('case: unknown option "s_k"; did you mean "s_kv"? known: s_q, s_kv, pattern',
-      message(args.options, "case", { s_k = 1 }, known), 1, true)
-    assert.matches('did you mean "pattern"?', message(args.options, "case", { patern = "csa" }, known), 1, true)
-    assert.matches('case: unknown option "zzz"; known: s_q, s_kv, pattern',
-      message(args.options, "case", { zzz = 1 }, known), 1, true)
-    assert.matches("case: unknown option 1; known: ", message(args.options, "case", { 7 }, known), 1, true)
+    assert.equal('case: unknown option "s_k"; did you mean "s_kv"? known: s_q, s_kv, pattern',
+      refused(args.options, "case", { s_k = 1 }, known))
+    assert.equal('case: unknown option "patern"; did you mean "pattern"? known: s_q, s_kv, pattern',
+      refused(args.options, "case", { patern = "csa" }, known))
+    assert.equal('case: unknown option "zzz"; known: s_q, s_kv, pattern', refused(args.options, "case", { zzz = 1 }, known))
+    assert.equal("case: unknown option 1; known: s_q, s_kv, pattern", refused(args.options, "case", { 7 }, known))
   end)
 
   it("refuses what is no plain table", function()
-    assert.matches("case: got 5, wanted a table of options", message(args.options, "case", 5, known), 1, true)
-    assert.matches("case: got a tensor, wanted a table of options",
-      message(args.options, "case", setmetatable({}, { __name = "tensor" }), known), 1, true)
+    assert.equal("case: got 5, wanted a table of options", refused(args.options, "case", 5, known))
+    assert.equal("case: got a tensor, wanted a table of options",
+      refused(args.options, "case", setmetatable({}, { __name = "tensor" }), known))
   end)
 end)
 
@@ -153,24 +175,26 @@ describe("every check blames the line of", function()
     boolean = function(level) local v = args.boolean("v", "x", level) return v end,
     string = function(level) local v = args.string("v", 1, level) return v end,
     table = function(level) local v = args.table("v", "x", level) return v end,
+    list = function(level) local v = args.list("v", "x", 0, 1, level) return v end,
+    ["list with other keys"] = function(level) local v = args.list("v", { x = 1 }, 0, 1, level) return v end,
     enum = function(level) local v = args.enum("v", "x", { "a" }, level) return v end,
     options = function(level) local v = args.options("v", { x = 1 }, { "a" }, level) return v end,
   }
 
   for name, check in pairs(checks) do
     it("the caller, by default: " .. name, function()
-      local line = here() + 1
-      local _, err = pcall(function() check() end)
-      assert.equal(("spec/args_spec.lua:%d: v: "):format(line), err:match("^.-:%d+: v: "))
+      assert.matches("^v: ", refusal(function() check() end))
     end)
 
-    it("the checking function, at level 1, and the caller's caller, at level 3: " .. name, function()
-      local _, err = pcall(function() check(1) end)
-      assert.equal(("spec/args_spec.lua:%d: v: "):format(debug.getinfo(check, "S").linedefined), err:match("^.-:%d+: v: "))
+    it("the checking function, at level 1: " .. name, function()
+      local _, err = pcall(check, 1)
+      local at = debug.getinfo(check, "S")
+      assert.equal(("%s:%d: v: "):format(at.short_src, at.linedefined), err:match("^.-:%d+: v: "))
+    end)
+
+    it("the caller's caller, at level 3: " .. name, function()
       local function user() check(3) end
-      local line = here() + 1
-      _, err = pcall(function() user() end)
-      assert.equal(("spec/args_spec.lua:%d: v: "):format(line), err:match("^.-:%d+: v: "))
+      assert.matches("^v: ", refusal(function() user() end))
     end)
   end
 end)

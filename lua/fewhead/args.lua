@@ -123,15 +123,20 @@ function M.table(what, v, level)
   return v
 end
 
---- A plain list of lo .. hi values: keys 1 to its length and no others, no metatable. Returns it.
+--- A plain list of lo .. hi values (either may be nil): the keys 1 to its length and no others, no metatable. Returns it.
 function M.list(what, v, lo, hi, level)
-  local wanted = lo == hi and ("a list of %s"):format(show_number(lo)) or within("a list", lo, hi)
+  local wanted = "a list"
+  if lo and hi then
+    wanted = ("a list of %s values"):format(lo == hi and show_number(lo) or show_number(lo) .. " .. " .. show_number(hi))
+  elseif lo or hi then
+    wanted = ("a list of at %s %s values"):format(lo and "least" or "most", show_number(lo or hi))
+  end
   if type(v) ~= "table" or getmetatable(v) ~= nil then refuse(what, v, wanted, level) end
   local keys = 0
   for _ in pairs(v) do keys = keys + 1 end
   for i = 1, keys do
     if v[i] == nil then
-      error(("%s: got a table with keys other than 1, 2, .., wanted %s"):format(what, wanted), (level or 2) + 1)
+      error(("%s: got a table with other keys than 1, 2, .., wanted %s"):format(what, wanted), (level or 2) + 1)
     end
   end
   if (lo and keys < lo) or (hi and keys > hi) then refuse(what, v, wanted, level) end

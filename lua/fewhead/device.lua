@@ -16,8 +16,7 @@ local Device = { __name = "device" }
 Device.__index = Device
 
 local MAX_THREADS = 1024 -- fh_device_options
-local ISAS = {}
-for number = 0, #F.isa_names do ISAS[#ISAS + 1] = F.isa_names[number] end
+local ISAS = { unpack(F.isa_names) } -- without [0], which stands for none given
 
 --- An open device: returns v, or blames a caller as the checks of fewhead.args do.
 function M.check(what, v, level)
@@ -36,8 +35,8 @@ local function get_info(handle)
 end
 
 --- Open a device: "cpu". threads: 1 .. 1024 (default: FEWHEAD_THREADS, or the CPUs this process may use). isa: "generic", "avx2",
--- "avx512", "avx512_bf16" or "best" (default: FEWHEAD_ISA, or the best there is). Returns the device; or nil and the reason, for
--- a name that is no device here and an isa that the CPU lacks.
+-- "avx512" or "avx512_bf16" (default: FEWHEAD_ISA, or the best there is). Returns the device; or nil and the reason, for a name
+-- that is no device here and an isa that the CPU lacks.
 function M.open(name, options)
   args.string("device.open: name", name)
   options = args.options("device.open", options, { "threads", "isa" })

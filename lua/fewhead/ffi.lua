@@ -4,7 +4,7 @@
 --     local ok, err, status = F.check(F.C.fh_device_synchronize(handle))  --> true, or nil, "what went wrong", "FH_ERR_DEVICE"
 --     print(F.path, F.paths.gather, F.path_names[3])                      --> ./build/libfewhead.so  3  gather
 --
--- No other module calls ffi.cdef. What stands between the header's cdef marks is declared as it is, so nothing is typed twice.
+-- No other module declares anything of it. What stands between the header's cdef marks is declared as it is, never typed twice.
 -- The header is lib/include/fewhead.h of the checkout, or fewhead.h beside this file where `make install` put it. The library is
 -- the file that FEWHEAD_LIB names; else the checkout's build/libfewhead.so; else PREFIX/lib/libfewhead.so of the PREFIX that this
 -- file is installed under, and after it what the system's loader finds by that name.

@@ -209,7 +209,7 @@ local function flatten(list, shape, dim, dtype, host, at)
   if type(list) ~= "table" or getmetatable(list) ~= nil then return nil, "", args.show(list), "a list of " .. n end
   local keys = 0
   for _ in pairs(list) do keys = keys + 1 end
-  if keys ~= #list then return nil, "", "a table with keys other than 1, 2, ..", "a list of " .. n end
+  if keys ~= #list then return nil, "", "a table with other keys than 1, 2, ..", "a list of " .. n end
   if keys ~= n then return nil, "", "a list of " .. keys, "a list of " .. n end
   if dim < #shape then
     for i = 1, n do
@@ -462,9 +462,9 @@ local function copy(self, what, src, level)
   return done(self, C.fh_view_copy(self.handle, src.handle))
 end
 
-local function take(self, what, lists, shape, level)
+local function take(self, what, lists, level, shape)
   level = (level or 2) + 1
-  local host, err = host_from(what, lists, shape, self.dtype, level)
+  local host, err = host_from(what, lists, shape or self.shape, self.dtype, level)
   if not host then return nil, err end
   return done(self, C.fh_view_write(self.handle, host, self.numel * BYTES[self.dtype]))
 end
@@ -522,7 +522,7 @@ end
 --- Set all elements from nested lists of numbers of the tensor's shape.
 function Tensor:from_table(lists)
   check("tensor:from_table", self)
-  local ok, err = take(self, "tensor:from_table: list", lists, self.shape)
+  local ok, err = take(self, "tensor:from_table: list", lists)
   return ok, err
 end
 
@@ -532,7 +532,7 @@ function Tensor:write(source)
   check("tensor:write", self)
   if type(source) ~= "cdata" then
     args.table("tensor:write: source", source)
-    local ok, err = take(self, "tensor:write: source", source, type(source[1]) == "number" and { self.numel } or self.shape)
+    local ok, err = take(self, "tensor:write: source", source, 2, type(source[1]) == "number" and { self.numel } or nil)
     return ok, err
   end
   -- Arrays only: how much lies behind a pointer cannot be checked.
@@ -635,7 +635,7 @@ function Tensor:__newindex(key, v)
     part, err = make_view(self.device, self.storage, self.dtype, shape, stride, offset)
     if part then
       local set = getmetatable(v) == Tensor and copy or type(v) == "table" and take or fill
-      ok, err = set(part, "tensor: value", v, set == take and shape or 2, 2)
+      ok, err = set(part, "tensor: value", v)
       part:free()
     end
   end
