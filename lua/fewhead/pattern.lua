@@ -77,8 +77,7 @@ M.options = KNOWN
 --- The options that pattern `name` reads beyond those that all of them do.
 function M.reads(name) return READS[name] end
 
--- ---- Sizes
--- ------------------------------------------------------------------------------------------------------------------------
+-- ---- Sizes ------------------------------------------------------------------------------------------------------------------
 
 -- A number or list option of each request, as a list of `count` whole numbers.
 local function per_request(what, v, count, lo, hi, level)
@@ -95,6 +94,13 @@ local function per_request(what, v, count, lo, hi, level)
   return list
 end
 
+--- s_q rows dealt evenly to `count` requests, the first ones getting one more where it does not come out even.
+function M.deal(s_q, count)
+  local rows = {}
+  for r = 1, count do rows[r] = floor(s_q / count) + (r <= s_q % count and 1 or 0) end
+  return rows
+end
+
 -- Row counts of the requests that share s_q rows.
 local function request_rows(what, v, s_q, level)
   if type(v) == "table" then
@@ -109,9 +115,7 @@ local function request_rows(what, v, s_q, level)
     return rows
   end
   args.integer(what, v, 1, max(1, s_q), level + 1)
-  local rows = {}
-  for r = 1, v do rows[r] = floor(s_q / v) + (r <= s_q % v and 1 or 0) end
-  return rows
+  return M.deal(s_q, v)
 end
 
 -- Where the KV rows of a request lie: `compressed` rows, then the tokens from `prior - reach` on.
@@ -149,7 +153,8 @@ function resolve.uniform(g, o, what, level)
 end
 
 function resolve.window(g, o, what, level)
-  g.window = optional(args.integer, what .. ": window", o.window, g.topk or WINDOW, 1, g.topk or INT32_MAX, level + 2)
+  local most = g.topk or INT32_MAX
+  g.window = optional(args.integer, what .. ": window", o.window, min(WINDOW, most), 1, most, level + 2)
   g.topk = g.topk or g.window
   g.index_topk, g.holes = 0, 0
   place_requests(g, o, nil, g.window - 1, what, level + 1)
@@ -233,8 +238,7 @@ function M.resolve(name, o, level, what)
   return g
 end
 
--- ---- Drawing
--- ----------------------------------------------------------------------------------------------------------------------
+-- ---- Drawing ----------------------------------------------------------------------------------------------------------------
 
 local BATCH = 4096
 local WORDS = 2^32

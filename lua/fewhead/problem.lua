@@ -1,0 +1,347 @@
+--- A problem: a case in the memory of a device, with all that a call points to.
+--
+--     local p = assert(case:problem(dev))
+--     local outputs = assert(p:outputs())
+--     print(assert(p:run("gather", outputs)).executed_flops, p:intact(outputs))
+--
+-- Fields: case, device; q, kv, indices, topk_length, attn_sink (tensors, the last two nil where the call has none); s_q, the
+-- rows of this problem; valid_keys, the keys of all rows that are valid; useful_flops = 2 * h_q * (d_qk + d_v) * valid_keys.
+--
+-- A problem owns its tensors and workspace, a caller the outputs it asked for. free() gives the memory back at once and is safe
+-- twice; what is dropped the collector finds. Calls and runners keep alive what they point to.
+local ffi = require "ffi"
+local args = require "fewhead.args"
+local layout = require "fewhead.layout"
+local pattern = require "fewhead.pattern"
+local tensor = require "fewhead.tensor"
+local F = require "fewhead.ffi"
+
+local C = F.C
+
+local M = {}
+
+--- The names of the paths, in the order of their numbers.
+M.paths = {}
+for number = 0, C.FH_PATHS - 1 do M.paths[number + 1] = F.path_names[number] end
+
+local Problem = { __name = "problem" }
+Problem.__index = Problem
+
+--- Streams of the case's seed; fewhead.pattern has those below 16.
+local STREAM = { q = 16, kv = 17, attn_sink = 18, sink_kind = 19, constant = 20 }
+
+-- FlashMLA's test inputs: normals of this deviation plus a constant within this of 0, the same for a whole tensor. (Clamped to
+-- +-10, which no such number reaches: the generator's normals stay within 4.9 deviations.)
+local FLASHMLA_SD, FLASHMLA_CONSTANT = 0.1, 0.05
+-- The share of heads whose sink is -inf, and the same share +inf.
+local FLASHMLA_INFINITE = 0.31
+
+-- `count` numbers in 0 .. 1 from a stream of the seed.
+local function draws(seed, stream, count)
+  local words, list = ffi.new("uint32_t[?]", count), {}
+  C.fh_random_u32(seed, stream, 0, count, words)
+  for i = 1, count do list[i] = words[i - 1] / 2^32 end
+  return list
+end
+
+local function fill_sink(case, sink)
+  local ok, err = sink:random { dist = "normal", seed = case.seed, stream = STREAM.attn_sink }
+  if not ok or case.sink ~= "flashmla" then return ok, err end
+  for h, u in ipairs(draws(case.seed, STREAM.sink_kind, case.h_q)) do
+    local v = u < FLASHMLA_INFINITE and -math.huge or u < 2 * FLASHMLA_INFINITE and math.huge or nil
+    if v then ok, err = sink:set(h, v) end
+    if not ok then return nil, err end
+  end
+  return true
+end
+
+-- Every element of the inputs, or nil, err.
+local function fill(case, inputs, lists)
+  local q, kv = { mean = 0, sd = 1 }, { mean = 0, sd = 1 }
+  if case.values == "flashmla" then
+    local u = draws(case.seed, STREAM.constant, 2)
+    q = { mean = FLASHMLA_CONSTANT * (2 * u[1] - 1), sd = FLASHMLA_SD }
+    kv = { mean = FLASHMLA_CONSTANT * (2 * u[2] - 1), sd = FLASHMLA_SD }
+  end
+  local scale = case.scale_q
+  local steps = {
+    function()
+      return inputs.q:random { dist = "normal", seed = case.seed, stream = STREAM.q, mean = scale * q.mean, sd = scale * q.sd }
+    end,
+    function() return inputs.kv:random { dist = "normal", seed = case.seed, stream = STREAM.kv, mean = kv.mean, sd = kv.sd } end,
+    function() return inputs.indices.numel == 0 or inputs.indices:write(lists.indices) end,
+    function() return not inputs.topk_length or inputs.topk_length.numel == 0 or inputs.topk_length:write(lists.topk_length) end,
+    function() return not inputs.attn_sink or fill_sink(case, inputs.attn_sink) end,
+  }
+  for _, step in ipairs(steps) do
+    local ok, err = step()
+    if not ok then return nil, err end
+  end
+  return true
+end
+
+local function sizes(case, s_q, more)
+  local s = {
+    s_q = s_q, s_kv = case.s_kv, h_q = case.h_q, h_pad = case.h_pad, d_qk = case.d_qk, d_v = case.d_v, topk = case.topk,
+    lse = case.lse, max_logits = case.max_logits,
+  }
+  for key, v in pairs(more) do s[key] = v end
+  return s
+end
+
+local INPUTS = { "q", "kv", "indices", "topk_length", "attn_sink" }
+
+-- keys: int32_t[s_q], the valid keys of each row.
+local function new(case, dev, inputs, keys, s_q, output_layout)
+  local valid = 0
+  for i = 0, s_q - 1 do valid = valid + keys[i] end
+  local self = {
+    case = case, device = dev, s_q = s_q, keys = keys, output_layout = output_layout, workspace_bytes = 0,
+    valid_keys = valid, useful_flops = 2 * case.h_q * (case.d_qk + case.d_v) * valid,
+  }
+  for _, key in ipairs(INPUTS) do self[key] = inputs[key] end
+  return setmetatable(self, Problem)
+end
+
+--- For fewhead.case: the case, what pattern.resolve made of it, and a device. Returns nil, err when there is no memory for it.
+function M.build(case, geometry, dev)
+  local lists = pattern.draw(geometry)
+  local inputs, err = layout.make(case.layout, dev,
+    sizes(case, case.s_q, { topk_length = lists.topk_length ~= nil, attn_sink = case.sink ~= "none" }))
+  if not inputs then return nil, err end
+  local self = new(case, dev, inputs, lists.keys, case.s_q, case.layout)
+  local ok
+  ok, err = fill(case, inputs, lists)
+  if not ok then
+    self:free()
+    return nil, err
+  end
+  return self
+end
+
+local function check(self, name)
+  if getmetatable(self) ~= Problem then
+    error(("problem:%s: got %s, wanted a problem: a method is called with a colon"):format(name, args.show(self)), 3)
+  end
+  if self.freed then error(("problem:%s: used after free()"):format(name), 3) end
+end
+
+--- Fresh outputs in the case's layout, every byte 0xFF (fewhead.layout): out, lse and max_logits as the case asks for them,
+-- with outputs:poison() and outputs:free(). { float32 = true } makes out f32, for the reference. Returns nil, err without
+-- memory.
+function Problem:outputs(options)
+  check(self, "outputs")
+  local o = args.options("problem:outputs", options, { "float32" })
+  local float32 = o.float32 ~= nil and args.boolean("problem:outputs: float32", o.float32) or false
+  local outputs, err = layout.outputs(self.output_layout, self.device, sizes(self.case, self.s_q, { float32 = float32 }))
+  return outputs, err
+end
+
+--- Whether a call left everything around its outputs as it was. Returns true, or nil and the first place that was written.
+function Problem:intact(outputs)
+  check(self, "intact")
+  local ok, err = layout.intact(outputs)
+  return ok, err
+end
+
+-- ---- Calls
+-- -------------------------------------------------------------------------------------------------------------------
+
+-- What a call points to, for as long as the call lives.
+local anchors = setmetatable({}, { __mode = "k" })
+
+local CALL_OPTIONS = { "plan", "row_invariant", "group" }
+-- Queries of a packed group; the library says which go with the heads.
+local MAX_GROUP = 64
+
+local function check_output(what, t, dtypes, shape, level)
+  local fits = type(t) == "table" and type(t.shape) == "table" and #t.shape == #shape
+  for i, n in ipairs(shape) do fits = fits and t.shape[i] == n end
+  local wanted = table.concat(dtypes, " or ")
+  if not fits or not wanted:find(t.dtype, 1, true) then
+    error(("%s: got %s, wanted a tensor, %s [%s]"):format(what,
+      fits == nil and args.show(t) or tostring(t), wanted, table.concat(shape, ", ")), level + 1)
+  end
+end
+
+-- The call without workspace. level counts as error()'s does, from the function that calls this one.
+local function describe(self, what, path, outputs, o, level)
+  args.enum(what .. ": path", path, M.paths, level + 1)
+  o = args.options(what, o, CALL_OPTIONS, level + 1)
+  local case, s_q = self.case, self.s_q
+  local call = ffi.new("fh_call")
+  C.fh_call_init(call, s_q, case.s_kv, case.h_q, case.d_qk, case.topk)
+  call.path, call.h_pad, call.sm_scale = F.paths[path], case.h_pad, case.sm_scale
+  if o.row_invariant ~= nil then
+    call.row_invariant = args.boolean(what .. ": row_invariant", o.row_invariant, level + 1) and 1 or 0
+  end
+  if o.group ~= nil then call.group = args.integer(what .. ": group", o.group, 0, MAX_GROUP, level + 1) end
+  if o.plan ~= nil then
+    if type(o.plan) ~= "table" or not ffi.istype("fh_plan", o.plan.struct) then
+      error(("%s: plan: got %s, wanted a plan, such as plan.build gives"):format(what, args.show(o.plan)), level + 1)
+    end
+    call.plan = o.plan.struct
+    if o.group == nil then call.group = o.plan.group end
+  end
+
+  local q, kv, indices = self.q, self.kv, self.indices
+  call.q, call.q_stride_s, call.q_stride_h = q:data(), q.stride[1], q.stride[2]
+  call.kv, call.kv_stride = kv:data(), kv.stride[1]
+  call.indices, call.indices_stride = indices:data(), indices.stride[1]
+  if self.topk_length then call.topk_length = self.topk_length:data() end
+  if self.attn_sink then call.attn_sink = self.attn_sink:data() end
+  if outputs ~= nil then
+    args.table(what .. ": outputs", outputs, level + 1)
+    if not outputs.out then error(("%s: outputs.out: got nil, wanted a tensor"):format(what), level + 1) end
+    check_output(what .. ": outputs.out", outputs.out, { "bf16", "f32" }, { s_q, case.h_q, case.d_v }, level + 1)
+    local out = outputs.out
+    call.out, call.out_stride_s, call.out_stride_h = out:data(), out.stride[1], out.stride[2]
+    call.out_dtype = F.dtypes[out.dtype]
+    for _, key in ipairs { "lse", "max_logits" } do
+      local t = outputs[key]
+      if t then
+        check_output(("%s: outputs.%s"):format(what, key), t, { "f32" }, { s_q, case.h_q }, level + 1)
+        call[key], call[key .. "_stride"] = t:data(), t.stride[1]
+      end
+    end
+  end
+  anchors[call] = { self, outputs, o.plan }
+  return call
+end
+
+--- The call without a workspace: for plans, and for asking what it would need. Options and path as for call(); outputs may be
+-- nil.
+function Problem:bare_call(path, outputs, options)
+  check(self, "bare_call")
+  local call = describe(self, "problem:bare_call", path, outputs, options, 2)
+  return call
+end
+
+-- Point the call to a workspace that is large enough. The one of this problem grows to the largest that was asked for; a call
+-- keeps the one it was given. Returns the call, or nil, err.
+local function with_workspace(self, call)
+  local bytes = ffi.new("uint64_t[1]")
+  local ok, err = F.check(C.fh_workspace_bytes(self.device.handle, call, bytes))
+  if not ok then return nil, err end
+  local needed = tonumber(bytes[0])
+  if needed > self.workspace_bytes then
+    local memory
+    memory, err = tensor.new(self.device, "i32", { math.ceil(needed / ffi.sizeof("int32_t")) })
+    if not memory then return nil, "workspace: " .. err end
+    self.workspace, self.workspace_bytes = memory, needed
+  end
+  if needed > 0 then
+    call.workspace, call.workspace_bytes = self.workspace:data(), needed
+    anchors[call].workspace = self.workspace
+  end
+  return call
+end
+
+local function ready(self, what, path, outputs, options, level)
+  local call = describe(self, what, path, outputs, options, level + 1)
+  if outputs == nil then
+    error(("%s: outputs: got nil, wanted outputs, such as problem:outputs() gives"):format(what), level + 1)
+  end
+  return with_workspace(self, call)
+end
+
+--- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. path: "auto", "reference",
+-- "padded", "gather", "packed". Options: plan (packed: of fewhead.plan; also decides group), row_invariant (auto never packs),
+-- group (packed: queries of a group, 0 or left out = as many as fill a tile). Returns nil, err when the library refuses the
+-- call.
+function Problem:call(path, outputs, options)
+  check(self, "call")
+  local call, err = ready(self, "problem:call", path, outputs, options, 2)
+  return call, err
+end
+
+--- Run once. Returns { path = what really ran, rows =, useful_flops =, executed_flops =, bytes = }, or nil and the library's
+-- message.
+function Problem:run(path, outputs, options)
+  check(self, "run")
+  local call, err = ready(self, "problem:run", path, outputs, options, 2)
+  if not call then return nil, err end
+  local counters = ffi.new("fh_counters")
+  counters.struct_size = ffi.sizeof(counters)
+  call.counters = counters
+  local ok
+  ok, err = F.check(C.fh_sparse_fwd(self.device.handle, call))
+  if ok then ok, err = self.device:synchronize() end
+  if not ok then return nil, err end
+  local ran, rows = path, 0
+  for number, name in ipairs(F.path_names) do
+    if counters.calls[number] > 0 then ran, rows = name, tonumber(counters.rows[number]) end
+  end
+  return {
+    path = ran, rows = rows, useful_flops = tonumber(counters.useful_flops),
+    executed_flops = tonumber(counters.executed_flops), bytes = tonumber(counters.bytes),
+  }
+end
+
+--- A function that runs the call once, with nothing else in it, and returns its fh_status: what gets timed. Everything that the
+-- call would be refused for is checked here. Returns nil and the library's message then.
+function Problem:runner(path, outputs, options)
+  check(self, "runner")
+  local call, err = ready(self, "problem:runner", path, outputs, options, 2)
+  if not call then return nil, err end
+  local handle = self.device.handle
+  local ok
+  ok, err = F.check(C.fh_call_check(handle, call))
+  if not ok then return nil, err end
+  return function() return C.fh_sparse_fwd(handle, call) end
+end
+
+-- ---- Samples
+-- -----------------------------------------------------------------------------------------------------------------
+
+--- The problem of rows first, first + step, .. alone, counted from 1 as in tensor:slice(1, first, s_q, step), on the same q, kv
+-- and indices: what a slow path can be asked where the whole is too much. Its outputs are packed. Returns nil, err without
+-- memory.
+function Problem:rows(first, step)
+  check(self, "rows")
+  args.integer("problem:rows: first", first, 1, self.s_q)
+  step = step == nil and 1 or args.integer("problem:rows: step", step, 1)
+  local s_q = math.floor((self.s_q - first) / step) + 1
+  local keys, lengths = ffi.new("int32_t[?]", s_q), nil
+  for i = 0, s_q - 1 do keys[i] = self.keys[first - 1 + i * step] end
+  if self.topk_length then
+    local all, err = self.topk_length:read()
+    if not all then return nil, err end
+    lengths = ffi.new("int32_t[?]", s_q)
+    for i = 0, s_q - 1 do lengths[i] = all[first - 1 + i * step] end
+  end
+  local steps = {
+    q = function() return self.q:slice(1, first, self.s_q, step) end,
+    indices = function() return self.indices:slice(1, first, self.s_q, step) end,
+    kv = function() return self.kv:slice(1, 1, self.case.s_kv) end,
+    attn_sink = self.attn_sink and function() return self.attn_sink:slice(1, 1, self.case.h_q) end,
+    topk_length = lengths and function() return tensor.new(self.device, "i32", { s_q }) end,
+  }
+  local inputs = {}
+  for key, make in pairs(steps) do
+    local made, err = make()
+    if not made then return nil, err end
+    inputs[key] = made
+  end
+  if lengths then
+    local ok, err = inputs.topk_length:write(lengths)
+    if not ok then return nil, err end
+  end
+  return new(self.case, self.device, inputs, keys, s_q, "packed")
+end
+
+--- Give the memory back; twice does nothing. Outputs stay with whoever asked for them; calls and runners must not run any more.
+function Problem:free()
+  if getmetatable(self) ~= Problem then error(("problem:free: got %s, wanted a problem"):format(args.show(self)), 2) end
+  self.freed = true
+  for _, key in ipairs(INPUTS) do
+    if self[key] then self[key]:free() end
+  end
+  if self.workspace then self.workspace:free() end
+end
+
+function Problem:__tostring()
+  return ("problem %s on %s, %d rows"):format(self.case:id(), self.device.name, self.s_q)
+end
+
+return M
