@@ -176,8 +176,8 @@ local USUAL = {
   max_logits = true,
 }
 local SHOWN = {
-  "d_qk", "topk", "window", "index_topk", "ratio", "keep", "holes", "repeats", "lengths", "requests", "prior", "invalid_rows", "file",
-  "layout", "values", "scale_q", "sink", "sm_scale", "lse", "max_logits", "seed",
+  "d_qk", "topk", "window", "index_topk", "ratio", "keep", "holes", "repeats", "lengths", "requests", "prior", "invalid_rows",
+  "file", "layout", "values", "scale_q", "sink", "sm_scale", "lse", "max_logits", "seed",
 }
 
 --- One line that two cases share when and only when they are the same, whatever options said so:

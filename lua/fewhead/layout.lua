@@ -48,8 +48,8 @@ local MARGINS = {
   vllm = function(s)
     local guard, tokens, heads = { GUARD, GUARD }, { DECODES, SPARE }, { 0, s.h_pad - s.h_q }
     return {
-      q = { tokens, heads, NONE }, kv = { guard, NONE }, indices = { guard, NONE }, topk_length = { guard }, attn_sink = { heads },
-      out = { tokens, heads, NONE }, lse = { tokens, heads }, max_logits = { tokens, heads },
+      q = { tokens, heads, NONE }, kv = { guard, NONE }, indices = { guard, NONE }, topk_length = { guard },
+      attn_sink = { heads }, out = { tokens, heads, NONE }, lse = { tokens, heads }, max_logits = { tokens, heads },
     }
   end,
   strided = function(s)
