@@ -57,7 +57,7 @@ FORCE:
 
 # ---- C tests: each spec/c/test_*.c is a program that links every object and ends with "N passed, M failed"
 CTESTS := $(patsubst spec/c/%.c,$(BUILD)/spec/%,$(wildcard spec/c/test_*.c))
-$(BUILD)/spec/%: spec/c/%.c spec/c/check.h $(OBJECTS)
+$(BUILD)/spec/%: spec/c/%.c $(wildcard spec/c/*.h) $(OBJECTS)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  cc  $<')
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL)

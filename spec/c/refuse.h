@@ -1,0 +1,34 @@
+/* A refusal has a status and a message, and both are part of the contract. */
+#ifndef FEWHEAD_SPEC_REFUSE_H
+#define FEWHEAD_SPEC_REFUSE_H
+
+#include <stdarg.h>
+
+#include "check.h"
+#include "fewhead.h"
+
+#define REFUSED(call, status, text) \
+  do {                              \
+    CHECK_INT(call, status);        \
+    CHECK_STR(fh_error(), text);    \
+  } while (0)
+
+/* A message that holds addresses or limits known at run time only; valid until the next one. */
+__attribute__((format(printf, 1, 2))) static inline const char *text_of(const char *format, ...) {
+  static _Thread_local char text[512];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  return text;
+}
+
+/* A CPU device of `threads` threads and the best instructions, or the end of the program. */
+static inline fh_device *open_cpu(int32_t threads) {
+  fh_device *device = NULL;
+  const fh_device_options options = {.struct_size = sizeof options, .threads = threads};
+  CHECK_INT(fh_device_open("cpu", &options, &device), FH_OK);
+  return device;
+}
+
+#endif
