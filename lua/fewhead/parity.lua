@@ -1,0 +1,365 @@
+--- Parity: do two sets of outputs agree, where do they not, and whose fault is it?
+--
+--   local parity = require "fewhead.parity"
+--   local result = parity.check(problem, "gather")             -- against the reference, canaries included
+--   print(result.status, result.max_abs, parity.three_way(problem, "gather").verdict)  --> pass  0.00097  agree
+--
+-- Positions of NaN and infinity are compared before any value, a place that still holds the poison it was given was never
+-- written, and nothing compared is not a pass. Rows, heads and dims in results count from 0, as in the C contract.
+
+local bit = require "bit"
+
+local args = require "fewhead.args"
+local F = require "fewhead.ffi"
+
+local ffi = F.ffi
+local band, lshift = bit.band, bit.lshift
+
+local M = {}
+
+--- FlashMLA's tolerances against a float32 reference. A value fails only if its difference reaches both abs and rel times
+-- (|reference| + rel_floor). cos bounds 1 - 2 a.b / (a.a + b.b) over the whole array, not asked where b.b < cos_floor.
+M.tolerance = {
+  out = { abs = 8e-4, rel = 3.01 / 128, cos = 7e-6 },
+  lse = { abs = 1e-6, rel = 2.01 / 65536, cos = 1e-7 },
+  max_logits = { abs = 1e-6, rel = 2.01 / 65536, cos = 1e-7 },
+  rel_floor = 1e-6,
+  cos_floor = 1e-12,
+  source = "FlashMLA, tests/test_flash_mla_sparse_prefill.py and tests/kernelkit/compare.py (check_is_allclose)",
+}
+
+local FIELDS = { "out", "lse", "max_logits" }
+
+-- ---- Reading arrays
+
+local WORDS, FLOATS, HALVES = ffi.typeof("int32_t *"), ffi.typeof("float *"), ffi.typeof("uint16_t *")
+local BYTES, POISON = { bf16 = 2, f32 = 4 }, { bf16 = 0xffff, f32 = -1 } -- the words that 0xFF bytes make
+local EXPONENT, POSITIVE_INF, NEGATIVE_INF = 0x7f800000, 0x7f800000, bit.tobit(0xff800000)
+
+-- A tensor's elements as they are, row-major, bits untouched: a NaN that was loaded as a number would no longer be the poison.
+local function read_array(what, tensor)
+  local bytes = BYTES[tensor.dtype]
+  if not bytes then error(("parity: %s: got dtype %s, wanted bf16 or f32"):format(what, tensor.dtype), 0) end
+  local array = ffi.new("uint8_t[?]", math.max(1, tensor.numel * bytes))
+  local ok, err = F.check(F.C.fh_view_read(tensor.handle, array, tensor.numel * bytes))
+  if not ok then error(("parity: %s: %s"):format(what, err), 0) end
+  return {
+    what = what, memory = array, dtype = tensor.dtype, poison = POISON[tensor.dtype], shape = tensor.shape, numel = tensor.numel,
+    halves = ffi.cast(HALVES, array), words = ffi.cast(WORDS, array),
+  }
+end
+
+-- n elements from `at` as 32-bit words: in place, or widened into scratch. A bf16 is the upper half of the float it stands for.
+local function widen(array, at, n, scratch)
+  if array.dtype == "f32" then return array.words + at end
+  local halves = array.halves + at
+  for i = 0, n - 1 do scratch[i] = lshift(halves[i], 16) end
+  return scratch
+end
+
+local function raw(array, at) return array.dtype == "f32" and array.words[at] or array.halves[at] end
+
+local function kind_of(word)
+  if word == POSITIVE_INF then return "inf" end
+  if word == NEGATIVE_INF then return "-inf" end
+  return band(word, EXPONENT) == EXPONENT and "NaN" or nil
+end
+
+-- ---- Comparing
+
+local CHUNK = 4096 -- elements widened at a time: 16 KiB of scratch a side, which stays in the first cache
+
+-- Sums over the finite pairs of one chunk; a pair that is not finite on both sides goes to odd(index, got word, want word).
+local function add_chunk(sums, at, n, got, want, tolerance, odd)
+  local got_float, want_float = ffi.cast(FLOATS, got), ffi.cast(FLOATS, want)
+  local abs_limit, rel_limit, rel_floor = tolerance.abs, tolerance.rel, M.tolerance.rel_floor
+  local count, total, squares, got_squares, want_squares, dot = 0, 0, 0, 0, 0, 0
+  local max, max_at, failing, worst, worst_at = sums.max, sums.max_at, sums.failing, sums.worst, sums.worst_at
+  for i = 0, n - 1 do
+    if band(got[i], EXPONENT) == EXPONENT or band(want[i], EXPONENT) == EXPONENT then
+      odd(at + i, got[i], want[i])
+    else
+      local a, b = got_float[i], want_float[i]
+      local d = math.abs(a - b)
+      count, total, squares = count + 1, total + d, squares + d * d
+      got_squares, want_squares, dot = got_squares + a * a, want_squares + b * b, dot + a * b
+      if d > max then max, max_at = d, at + i end
+      if d >= abs_limit and d >= rel_limit * (math.abs(b) + rel_floor) then
+        failing = failing + 1
+        if d > worst then worst, worst_at = d, at + i end
+      end
+    end
+  end
+  sums.count, sums.total, sums.squares = sums.count + count, sums.total + total, sums.squares + squares
+  sums.got_squares, sums.want_squares = sums.got_squares + got_squares, sums.want_squares + want_squares
+  sums.dot = sums.dot + dot
+  sums.max, sums.max_at, sums.failing, sums.worst, sums.worst_at = max, max_at, failing, worst, worst_at
+end
+
+-- Everything there is to know about one field.
+local function compare_field(got, want, tolerance)
+  local sums = {
+    count = 0, total = 0, squares = 0, got_squares = 0, want_squares = 0, dot = 0, max = -1, max_at = 0, failing = 0, worst = -1,
+    worst_at = 0, unwritten = 0, wanted_unwritten = 0, misplaced = 0, infinite = 0,
+  }
+  local function odd(at, got_word, want_word)
+    local got_kind, want_kind = kind_of(got_word), kind_of(want_word)
+    if want_kind == "inf" then sums.infinite = sums.infinite + 1 end
+    if want_kind == "NaN" and raw(want, at) == want.poison then
+      sums.wanted_unwritten, sums.wanted_unwritten_at = sums.wanted_unwritten + 1, sums.wanted_unwritten_at or at
+    end
+    if got_kind == "NaN" and raw(got, at) == got.poison then
+      sums.unwritten, sums.unwritten_at = sums.unwritten + 1, sums.unwritten_at or at
+    elseif got_kind ~= want_kind then
+      sums.misplaced, sums.misplaced_at = sums.misplaced + 1, sums.misplaced_at or at
+    end
+  end
+  local got_scratch, want_scratch = ffi.new("int32_t[?]", CHUNK), ffi.new("int32_t[?]", CHUNK)
+  for at = 0, want.numel - 1, CHUNK do
+    local n = math.min(CHUNK, want.numel - at)
+    add_chunk(sums, at, n, widen(got, at, n, got_scratch), widen(want, at, n, want_scratch), tolerance, odd)
+  end
+  local both = sums.got_squares + sums.want_squares
+  sums.cos_diff = sums.want_squares < M.tolerance.cos_floor and 0 or 1 - 2 * sums.dot / both
+  return sums
+end
+
+-- ---- Words for it
+
+-- The number at a place, as text where it is no number that JSON can hold.
+local function value_at(array, at)
+  local cell = ffi.new("union { int32_t word; float number; }")
+  cell.word = array.dtype == "f32" and array.words[at] or lshift(array.halves[at], 16)
+  return kind_of(cell.word) or cell.number
+end
+
+-- Row, head and (out only) dim of element `at`, row numbered as in the whole problem.
+local function coordinates(array, at, rows)
+  local inner, heads = array.shape[3] or 1, array.shape[2]
+  local row = math.floor(at / (heads * inner))
+  if rows then row = rows.first + row * rows.step end
+  return { row = row, head = math.floor(at / inner) % heads, dim = array.shape[3] and at % inner or nil }
+end
+
+local function place_text(c)
+  return ("row %d, head %d%s"):format(c.row, c.head, c.dim and (", dim %d"):format(c.dim) or "")
+end
+
+local function more(count) return count > 1 and (" and at %d more places"):format(count - 1) or "" end
+
+-- What is wrong with a field, worst news first: status, reason, where; nothing when all is well.
+local function fault(got, want, sums, tolerance, rows)
+  local name = got.what
+  local function where(at) return coordinates(want, at, rows), at end
+  if sums.wanted_unwritten > 0 then
+    local c, at = where(sums.wanted_unwritten_at)
+    return "invalid", ("%s: the reference was never written at %s%s"):format(name, place_text(c), more(sums.wanted_unwritten)), at
+  end
+  if sums.unwritten > 0 then
+    local c, at = where(sums.unwritten_at)
+    return "fail", ("%s: never written at %s%s"):format(name, place_text(c), more(sums.unwritten)), at
+  end
+  if sums.misplaced > 0 then
+    local c, at = where(sums.misplaced_at)
+    return "fail", ("%s: got %s, wanted %s at %s%s"):format(name, args.show(value_at(got, at)):gsub('"', ""),
+      args.show(value_at(want, at)):gsub('"', ""), place_text(c), more(sums.misplaced)), at
+  end
+  if sums.failing > 0 then
+    local c, at = where(sums.worst_at)
+    return "fail", ("%s: got %.9g, wanted %.9g at %s; %d of %d values differ by abs >= %g and rel >= %g"):format(name,
+      value_at(got, at), value_at(want, at), place_text(c), sums.failing, sums.count, tolerance.abs, tolerance.rel), at
+  end
+  if math.abs(sums.cos_diff) > tolerance.cos then
+    return "fail", ("%s: cosine difference %.3g, wanted at most %g"):format(name, sums.cos_diff, tolerance.cos), sums.max_at
+  end
+end
+
+local function tolerance_of(given, name)
+  local own = {}
+  for key, value in pairs(M.tolerance[name]) do own[key] = given and given[name] and given[name][key] or value end
+  return own
+end
+
+local TINY = 1e-30 -- a norm under this counts as this, so that a ratio of norms stays finite
+
+--- Compare { out =, lse =, max_logits = } tensors with those of the oracle; lse and max_logits count where both sides have them.
+-- Options: tolerance = { out = { abs =, rel =, cos = }, .. } in place of M.tolerance's; rows = { first =, step = }: row i of the
+-- tensors is row first + i * step of the problem, counted from 0 (only worst and reason use it). Result: status "pass" | "fail"
+-- | "invalid" (nothing compared, an oracle that was not written or says nothing), reason (nil for a pass), compared (finite
+-- pairs of out), failing (values of out outside tolerance), lse_max_abs, max_logits_max_abs (where both sides have them); where
+-- compared > 0 mean_abs, max_abs, cos_diff, rel (norm of the difference over the norm wanted) and worst = { field, row, head,
+-- dim, got, want }, numbers or "NaN", "inf", "-inf".
+function M.compare(got, want, opts)
+  opts = args.options("parity.compare", opts, { "tolerance", "rows" })
+  for _, side in ipairs { { "got", got }, { "want", want } } do
+    args.table("parity.compare: " .. side[1], side[2])
+    args.table(("parity.compare: %s.out"):format(side[1]), side[2].out)
+  end
+  local result = { status = "pass" }
+  local worst, zero, empty
+  for _, name in ipairs(FIELDS) do
+    if got[name] and want[name] then
+      local given, wanted = table.concat(got[name].shape, " x "), table.concat(want[name].shape, " x ")
+      if given ~= wanted then error(("parity.compare: %s: got shape %s, wanted %s"):format(name, given, wanted), 2) end
+      local tolerance = tolerance_of(opts.tolerance, name)
+      local mine, theirs = read_array(name, got[name]), read_array(name, want[name])
+      local sums = compare_field(mine, theirs, tolerance)
+      local status, reason, at = fault(mine, theirs, sums, tolerance, opts.rows)
+      if status and (result.status == "pass" or status == "invalid" and result.status ~= "invalid") then
+        result.status, result.reason, worst = status, reason, { mine, theirs, at, name }
+      end
+      if name == "out" then
+        result.compared, result.failing = sums.count, sums.failing
+        if sums.count > 0 then
+          result.mean_abs, result.max_abs, result.cos_diff = sums.total / sums.count, sums.max, sums.cos_diff
+          result.rel = math.sqrt(sums.squares) / math.max(math.sqrt(sums.want_squares), TINY)
+          worst = worst or { mine, theirs, sums.max_at, name }
+        end
+        zero = sums.want_squares == 0
+      else
+        result[name .. "_max_abs"] = math.max(sums.max, 0)
+        if name == "lse" then empty = sums.infinite == theirs.numel end
+      end
+    end
+  end
+  if result.status == "pass" and result.compared == 0 then
+    result.status, result.reason = "invalid", "nothing compared"
+  elseif result.status == "pass" and zero and not empty then
+    result.status, result.reason = "invalid", "the reference is all zero: agreement would say nothing"
+  end
+  if worst then
+    local mine, theirs, at, name = unpack(worst)
+    local c = coordinates(theirs, at, opts.rows)
+    result.worst = { field = name, row = c.row, head = c.head, dim = c.dim, got = value_at(mine, at), want = value_at(theirs, at) }
+  end
+  return result
+end
+
+-- ---- Running and comparing
+
+local function gcd(a, b)
+  while b ~= 0 do a, b = b, a % b end
+  return a
+end
+
+--- Which rows of s_q a sample of at most `count` rows is: first (from 1), step, how many. The last row is one of them, since what
+-- is cut short is cut at the end, and the step shares no factor with `group` (default 1), so that samples fall on every place of
+-- a packed group in turn.
+function M.sample_rows(s_q, count, group)
+  args.integer("parity.sample_rows: s_q", s_q, 1)
+  args.integer("parity.sample_rows: count", count, 1)
+  local step = math.ceil(s_q / count)
+  while gcd(step, group or 1) ~= 1 do step = step + 1 end
+  local rows = math.ceil(s_q / step)
+  return s_q - (rows - 1) * step, step, rows
+end
+
+--- How many rows of the problem the reference computes for about `flops`: nil when that is all of them.
+function M.affordable_rows(problem, flops)
+  local s_q = problem.case.s_q
+  if problem.useful_flops <= flops then return nil end
+  return math.max(1, math.floor(s_q * flops / problem.useful_flops))
+end
+
+local function free_outputs(outputs)
+  for _, name in ipairs(FIELDS) do
+    if outputs[name] then outputs[name]:free() end
+  end
+end
+
+local TILE_ROWS = 64 -- rows of a packed tile, filled with floor(64 / h_q) queries
+
+--- The oracle's answer for a problem: { out =, lse =, max_logits =, against =, rows = {first, step, count} or nil } | nil, err.
+-- Options: against = "reference" (float32 out) or "padded" (bf16); sample = at most how many rows.
+function M.expected(problem, opts)
+  opts = args.options("parity.expected", opts, { "against", "sample" })
+  local against = args.enum("parity.expected: against", opts.against or "reference", { "reference", "padded" })
+  local asked, rows = problem, nil
+  if opts.sample and opts.sample < problem.case.s_q then
+    local group = math.max(1, math.floor(TILE_ROWS / problem.case.h_q))
+    local first, step, count = M.sample_rows(problem.case.s_q, opts.sample, group)
+    rows = { first = first, step = step, count = count }
+    asked = problem:rows(first, step)
+  end
+  local outputs = asked:outputs { float32 = against == "reference" }
+  local counters, err = asked:run(against, outputs)
+  if not counters then return nil, ("%s did not run: %s"):format(against, err) end
+  return { out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = against, rows = rows }
+end
+
+-- What a path wrote into outputs, for the rows that the oracle answered.
+local function rows_of(outputs, rows)
+  if not rows then return outputs end
+  local some = {}
+  for _, name in ipairs(FIELDS) do
+    if outputs[name] then some[name] = outputs[name]:slice(1, rows.first, outputs[name].shape[1], rows.step) end
+  end
+  return some
+end
+
+local function refused(path, against, reason)
+  return { status = "invalid", path = path, against = against, compared = 0, reason = reason }
+end
+
+--- Run `path` on the problem into poisoned outputs and compare. Options: against = "reference" (default) or "padded"; sample =
+-- at most how many rows to compare (nil: all); want = what M.expected gave, to use it again; plan, group, row_invariant as
+-- problem:call takes them; tolerance as M.compare. Result: that of M.compare with path, against, sampled = rows compared (nil:
+-- all) and work, the counters of the run. It fails also when another path ran than was asked for, or when anything outside the
+-- real heads' outputs was written. A call that is refused is "invalid" with the reason.
+function M.check(problem, path, opts)
+  opts = args.options("parity.check", opts, { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance" })
+  args.enum("parity.check: path", path, { "auto", "reference", "padded", "gather", "packed" })
+  local want, err = opts.want
+  if not want then want, err = M.expected(problem, { against = opts.against, sample = opts.sample }) end
+  if not want then return refused(path, opts.against or "reference", err) end
+  local outputs = problem:outputs()
+  local work
+  work, err = problem:run(path, outputs, { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant })
+  if not work then return refused(path, want.against, ("%s did not run: %s"):format(path, err)) end
+  local rows = want.rows
+  local result = M.compare(rows_of(outputs, rows), want,
+    { tolerance = opts.tolerance, rows = rows and { first = rows.first - 1, step = rows.step } })
+  local intact, touched = problem:intact(outputs)
+  free_outputs(outputs)
+  result.path, result.against, result.sampled, result.work = path, want.against, rows and rows.count, work
+  if path ~= "auto" and work.path ~= path then
+    result.status, result.reason = "fail", ("asked for %s, %s ran"):format(path, tostring(work.path))
+  elseif not intact and result.status ~= "invalid" then
+    result.status, result.reason = "fail", touched
+  end
+  return result
+end
+
+--- Three answers beside each other: { padded =, native =, between = } results (padded and `path` against the reference, `path`
+-- against padded) and the verdict: "agree", "padded is wrong", "<path> is wrong", "reference is doubtful" (two agree with each
+-- other but not with it), "no two agree" or "not decided" (something was invalid). Options: sample, group.
+function M.three_way(problem, path, opts)
+  opts = args.options("parity.three_way", opts, { "sample", "group" })
+  args.enum("parity.three_way: path", path, { "auto", "gather", "packed" })
+  local want, err = M.expected(problem, { sample = opts.sample })
+  local base = want and M.expected(problem, { against = "padded", sample = opts.sample })
+  if not want then
+    local none = refused(path, "reference", err)
+    return { padded = none, native = none, between = none, verdict = "not decided" }
+  end
+  local padded = M.check(problem, "padded", { want = want })
+  local native = M.check(problem, path, { want = want, group = opts.group })
+  local between = base and M.check(problem, path, { want = base, group = opts.group }) or refused(path, "padded", padded.reason)
+  local verdict
+  if padded.status == "invalid" or native.status == "invalid" then verdict = "not decided"
+  elseif padded.status == "pass" and native.status == "pass" then verdict = "agree"
+  elseif padded.status == "pass" then verdict = path .. " is wrong"
+  elseif native.status == "pass" then verdict = "padded is wrong"
+  else verdict = between.status == "pass" and "reference is doubtful" or "no two agree" end
+  return { padded = padded, native = native, between = between, verdict = verdict }
+end
+
+-- ---- The grid
+
+--- Run the conformance grid: fewhead.grid's run.
+function M.grid(opts) return require("fewhead.grid").run(opts) end
+
+--- `fewhead parity`: returns the exit status.
+function M.main(argv) return require("fewhead.grid").main(argv) end
+
+return M
