@@ -229,8 +229,8 @@ function M.compare(got, want, opts)
   end
   if worst then
     local mine, theirs, at, name = unpack(worst)
-    local c = coordinates(theirs, at, opts.rows)
-    result.worst = { field = name, row = c.row, head = c.head, dim = c.dim, got = value_at(mine, at), want = value_at(theirs, at) }
+    result.worst = coordinates(theirs, at, opts.rows)
+    result.worst.field, result.worst.got, result.worst.want = name, value_at(mine, at), value_at(theirs, at)
   end
   return result
 end
