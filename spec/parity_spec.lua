@@ -180,6 +180,7 @@ describe("parity.compare", function()
     r = parity.compare(zeros(INF), zeros(INF))
     assert.equal("pass", r.status)
     assert.equal(16, r.compared)
+    assert.equal("pass", parity.compare(zeros(1), zeros(1), { zero = true }).status)
     local one = zeros(INF)
     one.lse:set(2, 2, 0)
     assert.equal("invalid", parity.compare(one, one).status)
@@ -212,7 +213,7 @@ describe("parity.compare", function()
     end
     refused("parity.compare: out: got shape 6 x 3 x 512, wanted 6 x 2 x 512", outputs(), { out = outputs().out:slice(2, 1, 2) })
     refused("parity.compare: want.out: got nil, wanted a table", outputs(), {})
-    refused('parity.compare: unknown option "tolerances"; did you mean "tolerance"? known: tolerance, rows', outputs(), outputs(),
+    refused('parity.compare: unknown option "tolerances"; did you mean "tolerance"? known: tolerance, rows, zero', outputs(), outputs(),
       { tolerances = {} })
   end)
 end)

@@ -1,0 +1,190 @@
+--- Compare: paths beside each other on one case: parity first, then time, then a verdict.
+--
+--   local fh = require "fewhead"
+--   local case = fh.case { heads = 8, s_q = 2048, pattern = "csa", layout = "vllm" }
+--   print(fh.compare(case, { "padded", "native" }))    -- parity, medians, ratio, verdict
+--
+-- "native" is gather and packed, both measured; the quicker one is called native(gather) or native(packed) in the table. A path
+-- that fails parity gets no time: a wrong answer has no speed.
+
+local args = require "fewhead.args"
+local parity = require "fewhead.parity"
+local timing = require "fewhead.timing"
+
+local M = {}
+
+-- What the oracle computes for one comparison at most, in flops of the useful kind; beyond it rows are sampled. Under a second of
+-- scalar double precision on one core.
+local REFERENCE_FLOPS = 5e8
+
+local PATHS = { "reference", "padded", "gather", "packed", "native", "auto" }
+local TIMING = { "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch" }
+local OWN = { "device", "run", "sample", "group", "row_invariant" }
+
+-- Fields of a result that are not data of the record.
+local PARITY_FIELDS = {
+  "status", "against", "compared", "sampled", "mean_abs", "max_abs", "rel", "cos_diff", "failing", "lse_max_abs",
+  "max_logits_max_abs", "worst", "reason",
+}
+local TIME_FIELDS = { "median_us", "p05_us", "p95_us", "median_lo_us", "median_hi_us", "n", "l2", "stop", "plan_us" }
+
+local function pick(source, fields)
+  local copy = {}
+  for _, key in ipairs(fields) do copy[key] = source[key] end
+  return copy
+end
+
+--- One JSONL record: { path, provider, case, parity, time, work, run }. parity is a result of fewhead.parity, time one of
+-- fewhead.timing or nil, work the counters of one run or nil, run a header of fewhead.run. A time beside a parity that did not
+-- pass is refused.
+function M.record(problem, path, checked, time, work, run)
+  if time and checked.status ~= "pass" then
+    error(("compare.record: time: got one for %s, whose parity is %s; wanted none"):format(path, args.show(checked.status)), 2)
+  end
+  local done
+  if work then
+    done = pick(work, { "useful_flops", "executed_flops", "bytes" })
+    done.waste = work.executed_flops > 0 and 1 - work.useful_flops / work.executed_flops or 0
+  end
+  return {
+    path = path, provider = "fewhead", case = problem.case:describe(), parity = pick(checked, PARITY_FIELDS),
+    time = time and pick(time, TIME_FIELDS), work = done, run = run,
+  }
+end
+
+-- Names with "native" replaced by the paths it stands for, none twice, and whether it stood there.
+local function expand(paths, level)
+  args.table("compare: paths", paths, level + 1)
+  if #paths == 0 then error("compare: paths: got none, wanted at least one", level + 1) end
+  local list, seen, native = {}, {}, false
+  for i, path in ipairs(paths) do
+    args.enum(("compare: paths[%d]"):format(i), path, PATHS, level + 1)
+    native = native or path == "native"
+    for _, name in ipairs(path == "native" and { "gather", "packed" } or { path }) do
+      if not seen[name] then list[#list + 1], seen[name] = name, true end
+    end
+  end
+  return list, native
+end
+
+local Comparison = { __name = "comparison" }
+Comparison.__index = Comparison
+
+-- What the first path took beside each of the others, where both have a time.
+local function add_verdicts(records, times)
+  local base = times[records[1].path]
+  for i = 2, #records do
+    local own = times[records[i].path]
+    if base and own then
+      local verdict, ratio, interval = timing.verdict(own, base, times.noise)
+      records[i].verdict = { verdict = verdict, ratio = ratio, lo = interval[1], hi = interval[2], against = records[1].path }
+    end
+  end
+end
+
+--- The record of a path ("native": the quicker of gather and packed), nil when it was not asked for or, for "native", has no
+-- time.
+function Comparison:record(path)
+  local best
+  for _, record in ipairs(self.records) do
+    if record.path == path then return record end
+    local quicker = record.time and (not best or record.time.median_us < best.time.median_us)
+    if path == "native" and quicker and (record.path == "gather" or record.path == "packed") then best = record end
+  end
+  return best
+end
+
+local GIGA = 1e9
+
+-- Columns of the printed table; a value that is not there prints as "-".
+local function columns()
+  local time = require("fewhead.report").time
+  return {
+    { key = "path", align = "left" }, { key = "parity", align = "left" }, { key = "max_abs", format = "%.2e" },
+    { key = "median", format = time }, { key = "spread", title = "p05 .. p95" }, { key = "ratio", format = "%.2fx" },
+    { key = "verdict", align = "left" }, { key = "useful", title = "useful GFLOP/s", format = "%.1f" },
+    { key = "executed", title = "executed", format = "%.1f" }, { key = "waste", format = function(v) return ("%.1f %%"):format(v * 100) end },
+    { key = "plan", format = time },
+  }
+end
+
+local function row_of(record, best)
+  local time, work, verdict = record.time, record.work, record.verdict
+  local row = {
+    path = record == best and ("native(%s)"):format(record.path) or record.path, parity = record.parity.status,
+    max_abs = record.parity.max_abs, waste = work and work.waste,
+  }
+  if time then
+    local format = require("fewhead.report").time
+    row.median, row.plan = time.median_us, time.plan_us
+    row.spread = format(time.p05_us) .. " .. " .. format(time.p95_us)
+    row.useful = work.useful_flops / (time.median_us / 1e6) / GIGA
+    row.executed = work.executed_flops / (time.median_us / 1e6) / GIGA
+  end
+  if verdict then row.ratio, row.verdict = verdict.ratio, verdict.verdict end
+  return row
+end
+
+function Comparison:__tostring()
+  local rows, best = {}, self.native and self:record("native")
+  for i, record in ipairs(self.records) do rows[i] = row_of(record, best) end
+  local lines = { ("%s on %s"):format(self.case:id(), self.device_name), require("fewhead.report").table(rows, columns()) }
+  for _, record in ipairs(self.records) do
+    if record.parity.reason then lines[#lines + 1] = ("%s: %s"):format(record.path, record.parity.reason) end
+  end
+  local first = self.records[1]
+  if first.parity.sampled then
+    lines[#lines + 1] = ("parity over %d of %d rows"):format(first.parity.sampled, first.case.s_q)
+  end
+  if self.noise then
+    lines[#lines + 1] = ("%s, %d samples, stopped by %s; noise floor %.1f %% (%s against itself)"):format(self.l2, self.noise.n,
+      self.stop, self.noise.floor * 100, self.noise.arm)
+  end
+  return table.concat(lines, "\n")
+end
+
+--- fh.compare(case, { "padded", "native" }, opts): check each path against the reference, time those that pass in turns, and give
+-- each a verdict against the first. Options: device (default device.default()); run, a header of fewhead.run (default: a new
+-- one); sample, rows that parity compares at most (default: as many as the reference computes in about a second); group and
+-- row_invariant, as problem:call takes them; and those of fewhead.timing. Returns an object with .records (one JSONL record a
+-- path, in order, with .verdict = { verdict, ratio, lo, hi, against } beside the named fields), .noise, :record(path) and
+-- tostring; nil, message where the case does not fit the device or a timed run fails. A refused path is a record whose parity is
+-- "invalid" and says why.
+function M.compare(case, paths, opts)
+  local known = {}
+  for _, list in ipairs { OWN, TIMING } do
+    for _, key in ipairs(list) do known[#known + 1] = key end
+  end
+  opts = args.options("compare", opts, known)
+  local list, native = expand(paths, 2)
+  local dev = opts.device or require("fewhead.device").default()
+  local problem, err = case:problem(dev)
+  if not problem then return nil, err end
+  local run = opts.run or require("fewhead.run").header(dev)
+
+  local want
+  want, err = parity.expected(problem, { sample = opts.sample or parity.affordable_rows(problem, REFERENCE_FLOPS) })
+  local checks, passed = {}, {}
+  for i, path in ipairs(list) do
+    checks[i] = want and parity.check(problem, path, { want = want, group = opts.group, row_invariant = opts.row_invariant })
+      or { status = "invalid", against = "reference", compared = 0, reason = err }
+    if checks[i].status == "pass" then passed[#passed + 1] = path end
+  end
+  local times = {}
+  if #passed > 0 then
+    local how = pick(opts, TIMING)
+    how.group, how.row_invariant = opts.group, opts.row_invariant
+    times, err = timing.problem(problem, passed, how)
+    if not times then return nil, err end
+  end
+
+  local self = setmetatable({ case = case, records = {}, native = native, noise = times.noise, device_name = run.device }, Comparison)
+  for i, path in ipairs(list) do
+    self.records[i] = M.record(problem, path, checks[i], times[path], checks[i].work, run)
+  end
+  if passed[1] then self.l2, self.stop = times[passed[1]].l2, times[passed[1]].stop end
+  add_verdicts(self.records, times)
+  return self
+end
+
+return setmetatable(M, { __call = function(_, ...) return M.compare(...) end })

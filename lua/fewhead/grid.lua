@@ -1,0 +1,414 @@
+--- Grid: the conformance cases that every path must pass, and the run that shows it.
+--
+--   local grid = require "fewhead.grid"
+--   local cases = grid.own()                                    -- { { group = "heads", options = { h_q = 1, .. } }, .. }
+--   print(grid.run { cases = cases, device = dev }.failed)      --> 0
+--
+-- Three sources: a table of our own (here), the production calls, and files of FlashMLA's kind, one case a line.
+
+local args = require "fewhead.args"
+local compare = require "fewhead.compare"
+local json = require "fewhead.json"
+local parity = require "fewhead.parity"
+
+local M = {}
+
+-- ---- Our own cases
+
+-- Native head counts: every divisor of 64 and 128 that a rank gets, odd ones that tiles do not like, and both sides of 64.
+local HEADS = { 1, 2, 4, 5, 8, 12, 16, 20, 32, 48, 63, 64, 65, 66, 80, 96, 100, 127, 128 }
+local D_QK = { 512, 576 }
+local LAYOUTS = { "packed", "vllm", "strided", "offset" }
+local SINKS = { "normal", "none", "flashmla" }
+
+-- Index patterns small enough for every head count; topk is odd in some and s_kv is under it in others.
+local PATTERNS = {
+  { pattern = "uniform", s_kv = 200, topk = 70 },
+  { pattern = "uniform", s_kv = 50, topk = 77, repeats = true },
+  { pattern = "uniform", s_kv = 40, topk = 96, holes = 0.1 },
+  { pattern = "window", window = 33 },
+  { pattern = "csa", window = 16, index_topk = 49, ratio = 1, prior = 100 },
+  { pattern = "csa", window = 16, index_topk = 48, ratio = 2, prior = 100, holes = 0.2 },
+  { pattern = "csa", window = 16, index_topk = 48, ratio = 4, prior = 0 },
+  { pattern = "csa", window = 32, index_topk = 24, ratio = 128, prior = 5000 },
+  { pattern = "csa", window = 8, index_topk = 32, ratio = 2, requests = 3, prior = 40 },
+  { pattern = "local", window = 16, index_topk = 48, ratio = 1, prior = 200, keep = 0.9 },
+  { pattern = "local", window = 0, index_topk = 64, ratio = 1, prior = 300, keep = 0.5, requests = 2 },
+  { pattern = "dense_prefix", topk = 65, prior = 20 },
+}
+
+-- Groups of cases. cross: axes multiplied out; cycle: axes that go on by one from case to case, so that over a group their values
+-- meet in many ways for little time. An axis is { key, value, .. } or, without a key, { {options}, .. }.
+local GROUPS = {
+  {
+    name = "heads", fixed = { s_q = 19 },
+    cross = { { "h_q", unpack(HEADS) }, { "d_qk", unpack(D_QK) } },
+    cycle = { PATTERNS, { "layout", unpack(LAYOUTS) }, { "sink", unpack(SINKS) } },
+  },
+  {
+    name = "patterns", fixed = { s_q = 37 },
+    cross = { PATTERNS, { "layout", unpack(LAYOUTS) } },
+    cycle = { { "h_q", 8, 5, 16, 12, 64 }, { "d_qk", unpack(D_QK) }, { "lengths", "natural", "uniform", "none" } },
+  },
+  {
+    name = "sizes", fixed = { pattern = "uniform", lengths = "none" },
+    cross = { { "s_q", 1, 2, 7, 8, 9, 62, 63, 64, 65 }, { "topk", 1, 2, 63, 64, 65, 127, 128, 384 } },
+    cycle = { { "s_kv", 1, 95, 114, 128, 592 }, { "h_q", 8, 3, 16, 1, 64, 7 }, { "d_qk", unpack(D_QK) } },
+  },
+  {
+    name = "features", fixed = { pattern = "uniform", s_q = 33, s_kv = 130, topk = 100 },
+    cross = {
+      { "sink", unpack(SINKS) }, { "lengths", "none", "uniform", 0, 37 }, { "invalid_rows", 0, 0.3 },
+      { { holes = 0 }, { holes = 0.3 }, { repeats = true } },
+    },
+    cycle = { { "h_q", 8, 16, 4, 32, 5 }, { "d_qk", unpack(D_QK) }, { "layout", unpack(LAYOUTS) } },
+  },
+  {
+    name = "empty", fixed = { pattern = "uniform", s_q = 11 },
+    cross = {
+      { { topk = 0, s_kv = 10 }, { topk = 64, s_kv = 0 }, { topk = 64, s_kv = 100, invalid_rows = 1 },
+        { topk = 64, s_kv = 100, lengths = 0 } },
+      { "h_q", 8, 64 }, { "sink", "normal", "none" },
+    },
+  },
+  {
+    -- Softmax that picks single keys, equal logits, FlashMLA's own inputs, and logits as large as bf16 attention meets.
+    name = "values", fixed = { pattern = "uniform", s_q = 23, s_kv = 300, topk = 128 },
+    cross = {
+      { { scale_q = 8 }, { scale_q = 0 }, { values = "flashmla", sm_scale = 0.5 }, { scale_q = 2, sm_scale = 1 } },
+      { "h_q", 8, 16 }, { "d_qk", unpack(D_QK) },
+    },
+  },
+  {
+    name = "outputs", fixed = { pattern = "csa", window = 16, index_topk = 40, s_q = 21, prior = 60 },
+    cross = { { { lse = false }, { max_logits = false }, { lse = false, max_logits = false } }, { "layout", "packed", "vllm" } },
+  },
+  {
+    name = "groups", paths = { "packed" }, fixed = { s_q = 41, pattern = "local", window = 16, index_topk = 48, prior = 120 },
+    cross = { { { h_q = 8, group = 1 }, { h_q = 8, group = 2 }, { h_q = 8, group = 3 }, { h_q = 8, group = 7 },
+      { h_q = 8, group = 8 }, { h_q = 1, group = 64 }, { h_q = 1, group = 33 }, { h_q = 20, group = 3 }, { h_q = 128, group = 1 } } },
+  },
+  {
+    name = "auto", paths = { "auto" }, fixed = { pattern = "csa", window = 16, index_topk = 48, prior = 120 },
+    cross = { { "s_q", 1, 16, 200 }, { "h_q", 8, 64 }, { { row_invariant = true }, { row_invariant = false } } },
+  },
+  {
+    name = "models", fixed = { s_q = 12, layout = "vllm" },
+    cross = { { "preset", "v4.1-flash tp8", "v4-flash tp4", "v4-pro tp8", "v3.2 tp8", "glm-5 tp8" } },
+  },
+}
+
+-- What belongs to the call, not to the case.
+local CALL_KEYS = { "group", "row_invariant" }
+
+-- Put an axis's i-th value (from 0, round and round) into options.
+local function set_axis(options, axis, i)
+  if type(axis[1]) == "string" then
+    options[axis[1]] = axis[2 + i % (#axis - 1)]
+  else
+    for key, value in pairs(axis[1 + i % #axis]) do options[key] = value end
+  end
+end
+
+local function axis_length(axis) return type(axis[1]) == "string" and #axis - 1 or #axis end
+
+local function expand(group, seed)
+  local cases, total = {}, 1
+  for _, axis in ipairs(group.cross) do total = total * axis_length(axis) end
+  for n = 0, total - 1 do
+    local options, rest = { seed = seed + n }, n
+    for key, value in pairs(group.fixed) do options[key] = value end
+    for _, axis in ipairs(group.cycle or {}) do set_axis(options, axis, n) end
+    for i = #group.cross, 1, -1 do
+      local length = axis_length(group.cross[i])
+      set_axis(options, group.cross[i], rest % length)
+      rest = math.floor(rest / length)
+    end
+    local entry = { group = "own/" .. group.name, options = options, paths = group.paths, call = {} }
+    for _, key in ipairs(CALL_KEYS) do entry.call[key], options[key] = options[key], nil end
+    cases[#cases + 1] = entry
+  end
+  return cases
+end
+
+--- The cases of our own table: { { group =, options = what fh.case takes, call = { group =, row_invariant = }, paths = or nil },
+-- .. }.
+function M.own()
+  local cases = {}
+  for _, group in ipairs(GROUPS) do
+    for _, entry in ipairs(expand(group, #cases)) do cases[#cases + 1] = entry end
+  end
+  return cases
+end
+
+--- The calls that the published few-head kernel is tested with: 8 of 64 heads in vLLM's buffers, topk 640 of which 512 are
+-- listed, sinks; and a chunk of real shape.
+function M.production()
+  local cases = {}
+  for _, s_q in ipairs { 64, 2048, 8192 } do
+    cases[#cases + 1] = { group = "production", whole = true, call = {}, options = {
+      preset = "v4.1-flash tp8", s_q = s_q, s_kv = 8192, h_q = 8, h_pad = 64, topk = 640, pattern = "uniform", lengths = 512,
+      sink = "normal", layout = "vllm",
+    } }
+  end
+  cases[#cases + 1] = { group = "production", whole = true, call = {}, options = {
+    preset = "v4.1-flash tp8", s_q = 1024, pattern = "local", requests = 2, layout = "vllm",
+  } }
+  return cases
+end
+
+-- ---- Files of FlashMLA's kind
+
+-- Head counts that each line is run at too, when all is asked for.
+local NATIVE_HEADS = { 1, 2, 4, 5, 8, 12, 16, 20, 32, 48, 63 }
+-- How many of them the default run takes a line, in turn over the lines.
+local NATIVE_A_LINE = 1
+
+local FILE_FIELDS = {
+  group = "string", d_qk = "number", h_q = "number", s_q = "number", s_kv = "number", topk = "number", attn_sink = "boolean",
+  topk_length = "boolean", some_rows_all_invalid = "boolean", check = "boolean",
+}
+local INVALID_ROWS = 0.02 -- the share of rows that some_rows_all_invalid stands for
+
+local function check_line(where, value)
+  if type(value) ~= "table" or #value > 0 then error(("%s: got %s, wanted an object"):format(where, args.show(value)), 0) end
+  for key, kind in pairs(FILE_FIELDS) do
+    if type(value[key]) ~= kind then
+      error(("%s: %s: got %s, wanted a %s"):format(where, key, args.show(value[key]), kind), 0)
+    end
+  end
+end
+
+local function file_case(group, line, h_q, seed)
+  return {
+    group = group, call = {}, options = {
+      d_qk = line.d_qk, h_q = h_q, s_q = line.s_q, s_kv = line.s_kv, topk = line.topk, pattern = "uniform", layout = "strided",
+      values = "flashmla", sm_scale = 0.5, sink = line.attn_sink and "flashmla" or "none",
+      lengths = line.topk_length and "uniform" or "none", invalid_rows = line.some_rows_all_invalid and INVALID_ROWS or 0,
+      seed = seed,
+    },
+  }
+end
+
+--- The cases of a file with one JSON object a line: d_qk, h_q, s_q, s_kv, topk, attn_sink, topk_length, some_rows_all_invalid,
+-- check, group. Each line at its own head count and at native ones: all of 1, 2, 4, 5, 8, 12, 16, 20, 32, 48, 63 with full =
+-- true, else one of them, in turn. Returns the list | nil, "file:line: ..." .
+function M.file(path, full)
+  local cases, lines = {}, 0
+  local name = path:match("([^/]+)/[^/]+$") or path
+  local ok, err = pcall(function()
+    for value, number in json.lines(path) do
+      check_line(("%s:%d"):format(path, number), value)
+      local group = ("%s/%s"):format(name, value.group)
+      cases[#cases + 1] = file_case(group, value, value.h_q, number)
+      for i = 1, full and #NATIVE_HEADS or NATIVE_A_LINE do
+        local at = full and i or lines * NATIVE_A_LINE + i
+        cases[#cases + 1] = file_case(group, value, NATIVE_HEADS[1 + (at - 1) % #NATIVE_HEADS], number)
+      end
+      lines = lines + 1
+    end
+  end)
+  if not ok then return nil, err end
+  if lines == 0 then return nil, path .. ": no cases" end
+  return cases
+end
+
+-- ---- Running
+
+local PATHS = { "padded", "gather", "packed" }
+
+-- Of one case at most, unless all is asked for: flops that the padded path multiplies, beyond which the case has fewer rows, and
+-- flops of the oracle, beyond which it answers for a sample of rows. About 0.1 s each on two cores.
+local PADDED_FLOPS, REFERENCE_FLOPS = 8e9, 1.5e8
+-- With full = true: some seconds a case, and no more memory than a small machine has.
+local FULL_PADDED_FLOPS, FULL_REFERENCE_FLOPS = 4e11, 4e9
+
+-- Rows of an oversized case that are run: index lists are drawn row by row, so the first rows are a sample of them.
+local function affordable_rows(entry, full)
+  local o = entry.options
+  if entry.whole or not (o.topk and o.topk > 0 and o.h_q) then return o.s_q end
+  local row = 2 * (o.h_q > 64 and 128 or 64) * ((o.d_qk or 512) + 512) * o.topk
+  return math.max(1, math.min(o.s_q, math.floor((full and FULL_PADDED_FLOPS or PADDED_FLOPS) / row)))
+end
+
+local function invalid(path, reason)
+  return { status = "invalid", path = path, against = "reference", compared = 0, reason = reason }
+end
+
+-- Results of one entry, path by path, to on_result(entry, problem or nil, path, result).
+local function run_entry(entry, paths, dev, full, on_result)
+  local options = {}
+  for key, value in pairs(entry.options) do options[key] = value end
+  options.s_q = affordable_rows(entry, full)
+  local case, problem, want, err
+  case, err = require("fewhead.case")(options)
+  if case then problem, err = case:problem(dev) end
+  if problem then
+    want, err = parity.expected(problem, {
+      sample = parity.affordable_rows(problem, full and FULL_REFERENCE_FLOPS or REFERENCE_FLOPS),
+    })
+  end
+  for _, path in ipairs(paths) do
+    local result = want and parity.check(problem, path, {
+      want = want, group = path == "packed" and entry.call.group or nil, row_invariant = entry.call.row_invariant,
+    }) or invalid(path, err)
+    if want and options.s_q < entry.options.s_q then result.sampled = result.sampled or options.s_q end
+    on_result(entry, case, result)
+  end
+  if case then case:free() end
+end
+
+-- The paths of an entry that are asked for.
+local function paths_of(entry, asked)
+  local list = {}
+  for _, path in ipairs(entry.paths or PATHS) do
+    local wanted = not asked
+    for _, name in ipairs(asked or {}) do wanted = wanted or name == path end
+    if wanted then list[#list + 1] = path end
+  end
+  return list
+end
+
+--- Check cases. Options: cases (default own() and production()); device (default device.default()); paths, those of padded,
+-- gather, packed, auto to run (default: what each case is for); full = true: larger samples; on_result = function(entry, case,
+-- result), called after each check. Returns { passed =, failed =, invalid =, sampled =, checks = , cases = }: sampled counts
+-- checks that compared a part of the rows.
+function M.run(opts)
+  opts = args.options("grid.run", opts, { "cases", "device", "paths", "full", "on_result" })
+  local cases = opts.cases
+  if not cases then
+    cases = M.own()
+    for _, entry in ipairs(M.production()) do cases[#cases + 1] = entry end
+  end
+  local dev = opts.device or require("fewhead.device").default()
+  local totals = { passed = 0, failed = 0, invalid = 0, sampled = 0, checks = 0, cases = 0 }
+  local counter = { pass = "passed", fail = "failed", invalid = "invalid" }
+  for _, entry in ipairs(cases) do
+    local paths = paths_of(entry, opts.paths)
+    if #paths > 0 then
+      totals.cases = totals.cases + 1
+      run_entry(entry, paths, dev, opts.full, function(...)
+        local result = select(3, ...)
+        totals[counter[result.status]] = totals[counter[result.status]] + 1
+        totals.checks = totals.checks + 1
+        if result.sampled then totals.sampled = totals.sampled + 1 end
+        if opts.on_result then opts.on_result(...) end
+      end)
+    end
+  end
+  return totals
+end
+
+--- Nothing failed, nothing was undecided, and something ran.
+function M.ok(totals) return totals.failed == 0 and totals.invalid == 0 and totals.passed > 0 end
+
+-- ---- Command line
+
+local USAGE, FAILED = 2, 1
+
+-- A result as one line for people.
+local function text_line(entry, case, result)
+  local what = case and case:id() or "?"
+  local words = { ("%-7s %-8s %s: %s"):format(result.status:upper(), result.path, entry.group, what) }
+  if result.status == "pass" then
+    words[1] = words[1]:gsub("^PASS", "pass")
+    words[#words + 1] = (" max_abs %.1e rel %.1e cos %.1e"):format(result.max_abs, result.rel, result.cos_diff)
+    if result.lse_max_abs then words[#words + 1] = (" lse %.1e"):format(result.lse_max_abs) end
+  else
+    words[#words + 1] = " " .. result.reason
+  end
+  if result.sampled then words[#words + 1] = (" (%d of %d rows)"):format(result.sampled, entry.options.s_q) end
+  return table.concat(words)
+end
+
+local function record(entry, case, result, run)
+  local r = compare.record({ case = case or { describe = function() return entry.options end } }, result.path, result, nil, result.work, run)
+  r.group, r.rows = entry.group, entry.options.s_q
+  return json.ordered(r, { "path", "provider", "group", "parity" })
+end
+
+-- The checkout's neighbour that holds data sets, where FlashMLA's grid may lie.
+local function found_grid()
+  local root = debug.getinfo(1, "S").source:match("^@(.*)lua/fewhead/grid%.lua$")
+  local path = root and (root == "" and "./" or root) .. "../shared/data/flashmla_grid/grid.jsonl"
+  local file = path and io.open(path)
+  if not file then return nil end
+  file:close()
+  return path
+end
+
+local function parser()
+  return require("fewhead.cli").options {
+    name = "fewhead: parity", usage = "fewhead parity [options]",
+    about = "Compares paths with the reference over the conformance grid; status 1 when a check does not pass or none ran.",
+    options = {
+      { "--json", nil, "one JSON line a check, and the summary on stderr" },
+      { "--path", "LIST", "paths to check", choices = { "padded", "gather", "packed", "auto" } },
+      { "--grid", "FILE", "cases of this file instead of our own, the production calls and FlashMLA's grid where it is found",
+        repeated = true },
+      { "--full", nil, "each line of a file at all native head counts, and larger samples" },
+      { "--filter", "TEXT", "only cases whose group or description contains TEXT" },
+      { "--device", "NAME", "device to run on", default = "cpu" },
+    },
+  }
+end
+
+local function cases_of(opt)
+  local lists, cases = {}, {}
+  local files = #opt.grid > 0 and opt.grid or { found_grid() }
+  if #opt.grid == 0 then lists = { M.own(), M.production() } end
+  for _, path in ipairs(files) do
+    local list, err = M.file(path, opt.full)
+    if not list then return nil, err end
+    lists[#lists + 1] = list
+  end
+  for _, list in ipairs(lists) do
+    for _, entry in ipairs(list) do cases[#cases + 1] = entry end
+  end
+  return cases
+end
+
+-- Those whose group, or whose case's one-line form, contains the text.
+local function filtered(cases, text)
+  if not text then return cases end
+  local some = {}
+  for _, entry in ipairs(cases) do
+    local case, err = require("fewhead.case")(entry.options)
+    local words = ("%s: %s"):format(entry.group, case and case:id() or err)
+    if words:find(text, 1, true) then some[#some + 1] = entry end
+  end
+  return some
+end
+
+--- `fewhead parity`: prints a line a check and the counts; the exit status: 0 all passed, 1 not, 2 wrong options.
+function M.main(argv)
+  local opt, err = parser():parse(argv)
+  if not opt then
+    if not err then return 0 end
+    io.stderr:write(("fewhead: parity: %s (--help lists the options)\n"):format(err))
+    return USAGE
+  end
+  local cases, dev
+  cases, err = cases_of(opt)
+  if cases then dev, err = require("fewhead.device").open(opt.device) end
+  if not dev then
+    io.stderr:write(("fewhead: parity: %s\n"):format(err))
+    return FAILED
+  end
+  local run = opt.json and require("fewhead.run").header(dev, argv)
+  local totals = M.run {
+    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, full = opt.full,
+    on_result = function(entry, case, result)
+      local line = opt.json and json.encode(record(entry, case, result, run)) or text_line(entry, case, result)
+      io.stdout:write(line, "\n")
+      io.stdout:flush()
+    end,
+  }
+  local summary = ("%d passed, %d failed, %d invalid (%d on a sample of rows) of %d checks, %d cases\n"):format(totals.passed,
+    totals.failed, totals.invalid, totals.sampled, totals.checks, totals.cases)
+  (opt.json and io.stderr or io.stdout):write(summary)
+  if totals.checks == 0 then io.stderr:write("fewhead: parity: nothing ran\n") end
+  return M.ok(totals) and 0 or FAILED
+end
+
+return M
