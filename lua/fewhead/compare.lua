@@ -103,7 +103,7 @@ local function columns()
     { key = "path", align = "left" }, { key = "parity", align = "left" }, { key = "max_abs", format = "%.2e" },
     { key = "median", format = time }, { key = "spread", title = "p05 .. p95" }, { key = "ratio", format = "%.2fx" },
     { key = "verdict", align = "left" }, { key = "useful", title = "useful GFLOP/s", format = "%.1f" },
-    { key = "executed", title = "executed", format = "%.1f" }, { key = "waste", format = function(v) return ("%.1f %%"):format(v * 100) end },
+    { key = "executed", format = "%.1f" }, { key = "waste", format = function(share) return ("%.1f %%"):format(share * 100) end },
     { key = "plan", format = time },
   }
 end
@@ -178,13 +178,13 @@ function M.compare(case, paths, opts)
     if not times then return nil, err end
   end
 
-  local self = setmetatable({ case = case, records = {}, native = native, noise = times.noise, device_name = run.device }, Comparison)
+  local self = { case = case, records = {}, native = native, noise = times.noise, device_name = run.device }
   for i, path in ipairs(list) do
     self.records[i] = M.record(problem, path, checks[i], times[path], checks[i].work, run)
   end
   if passed[1] then self.l2, self.stop = times[passed[1]].l2, times[passed[1]].stop end
   add_verdicts(self.records, times)
-  return self
+  return setmetatable(self, Comparison)
 end
 
 return setmetatable(M, { __call = function(_, ...) return M.compare(...) end })

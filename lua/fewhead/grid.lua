@@ -11,6 +11,8 @@ local compare = require "fewhead.compare"
 local json = require "fewhead.json"
 local parity = require "fewhead.parity"
 
+local new_case = require "fewhead.case"
+
 local M = {}
 
 -- ---- Our own cases
@@ -85,8 +87,10 @@ local GROUPS = {
   },
   {
     name = "groups", paths = { "packed" }, fixed = { s_q = 41, pattern = "local", window = 16, index_topk = 48, prior = 120 },
-    cross = { { { h_q = 8, group = 1 }, { h_q = 8, group = 2 }, { h_q = 8, group = 3 }, { h_q = 8, group = 7 },
-      { h_q = 8, group = 8 }, { h_q = 1, group = 64 }, { h_q = 1, group = 33 }, { h_q = 20, group = 3 }, { h_q = 128, group = 1 } } },
+    cross = {
+      { { h_q = 8, group = 1 }, { h_q = 8, group = 2 }, { h_q = 8, group = 3 }, { h_q = 8, group = 7 }, { h_q = 8, group = 8 },
+        { h_q = 1, group = 64 }, { h_q = 1, group = 33 }, { h_q = 20, group = 3 }, { h_q = 128, group = 1 } },
+    },
   },
   {
     name = "auto", paths = { "auto" }, fixed = { pattern = "csa", window = 16, index_topk = 48, prior = 120 },
@@ -112,6 +116,13 @@ end
 
 local function axis_length(axis) return type(axis[1]) == "string" and #axis - 1 or #axis end
 
+-- An entry: what to run and what it is called. Wrong options raise.
+local function entry_of(group, options, more)
+  local entry = { group = group, options = options, case = new_case(options), call = {} }
+  for key, value in pairs(more or {}) do entry[key] = value end
+  return entry
+end
+
 local function expand(group, seed)
   local cases, total = {}, 1
   for _, axis in ipairs(group.cross) do total = total * axis_length(axis) end
@@ -124,15 +135,15 @@ local function expand(group, seed)
       set_axis(options, group.cross[i], rest % length)
       rest = math.floor(rest / length)
     end
-    local entry = { group = "own/" .. group.name, options = options, paths = group.paths, call = {} }
-    for _, key in ipairs(CALL_KEYS) do entry.call[key], options[key] = options[key], nil end
-    cases[#cases + 1] = entry
+    local call = {}
+    for _, key in ipairs(CALL_KEYS) do call[key], options[key] = options[key], nil end
+    cases[#cases + 1] = entry_of("own/" .. group.name, options, { paths = group.paths, call = call })
   end
   return cases
 end
 
---- The cases of our own table: { { group =, options = what fh.case takes, call = { group =, row_invariant = }, paths = or nil },
--- .. }.
+--- The cases of our own table, a list of { group = name, case =, options = what the case was made of, call = { group =,
+-- row_invariant = }, paths = those it is for, nil = padded, gather and packed }.
 function M.own()
   local cases = {}
   for _, group in ipairs(GROUPS) do
@@ -146,14 +157,14 @@ end
 function M.production()
   local cases = {}
   for _, s_q in ipairs { 64, 2048, 8192 } do
-    cases[#cases + 1] = { group = "production", whole = true, call = {}, options = {
+    cases[#cases + 1] = entry_of("production", {
       preset = "v4.1-flash tp8", s_q = s_q, s_kv = 8192, h_q = 8, h_pad = 64, topk = 640, pattern = "uniform", lengths = 512,
       sink = "normal", layout = "vllm",
-    } }
+    }, { whole = true })
   end
-  cases[#cases + 1] = { group = "production", whole = true, call = {}, options = {
+  cases[#cases + 1] = entry_of("production", {
     preset = "v4.1-flash tp8", s_q = 1024, pattern = "local", requests = 2, layout = "vllm",
-  } }
+  }, { whole = true })
   return cases
 end
 
@@ -180,14 +191,12 @@ local function check_line(where, value)
 end
 
 local function file_case(group, line, h_q, seed)
-  return {
-    group = group, call = {}, options = {
-      d_qk = line.d_qk, h_q = h_q, s_q = line.s_q, s_kv = line.s_kv, topk = line.topk, pattern = "uniform", layout = "strided",
-      values = "flashmla", sm_scale = 0.5, sink = line.attn_sink and "flashmla" or "none",
-      lengths = line.topk_length and "uniform" or "none", invalid_rows = line.some_rows_all_invalid and INVALID_ROWS or 0,
-      seed = seed,
-    },
-  }
+  return entry_of(group, {
+    d_qk = line.d_qk, h_q = h_q, s_q = line.s_q, s_kv = line.s_kv, topk = line.topk, pattern = "uniform", layout = "strided",
+    values = "flashmla", sm_scale = 0.5, sink = line.attn_sink and "flashmla" or "none",
+    lengths = line.topk_length and "uniform" or "none", invalid_rows = line.some_rows_all_invalid and INVALID_ROWS or 0,
+    seed = seed,
+  })
 end
 
 --- The cases of a file with one JSON object a line: d_qk, h_q, s_q, s_kv, topk, attn_sink, topk_length, some_rows_all_invalid,
@@ -198,12 +207,17 @@ function M.file(path, full)
   local name = path:match("([^/]+)/[^/]+$") or path
   local ok, err = pcall(function()
     for value, number in json.lines(path) do
-      check_line(("%s:%d"):format(path, number), value)
-      local group = ("%s/%s"):format(name, value.group)
-      cases[#cases + 1] = file_case(group, value, value.h_q, number)
+      local where = ("%s:%d"):format(path, number)
+      check_line(where, value)
+      local heads = { value.h_q }
       for i = 1, full and #NATIVE_HEADS or NATIVE_A_LINE do
         local at = full and i or lines * NATIVE_A_LINE + i
-        cases[#cases + 1] = file_case(group, value, NATIVE_HEADS[1 + (at - 1) % #NATIVE_HEADS], number)
+        heads[#heads + 1] = NATIVE_HEADS[1 + (at - 1) % #NATIVE_HEADS]
+      end
+      for _, h_q in ipairs(heads) do
+        local made, entry = pcall(file_case, ("%s/%s"):format(name, value.group), value, h_q, number)
+        if not made then error(("%s: %s"):format(where, entry:match("case: .*") or entry), 0) end
+        cases[#cases + 1] = entry
       end
       lines = lines + 1
     end
@@ -225,24 +239,27 @@ local FULL_PADDED_FLOPS, FULL_REFERENCE_FLOPS = 4e11, 4e9
 
 -- Rows of an oversized case that are run: index lists are drawn row by row, so the first rows are a sample of them.
 local function affordable_rows(entry, full)
-  local o = entry.options
-  if entry.whole or not (o.topk and o.topk > 0 and o.h_q) then return o.s_q end
-  local row = 2 * (o.h_q > 64 and 128 or 64) * ((o.d_qk or 512) + 512) * o.topk
-  return math.max(1, math.min(o.s_q, math.floor((full and FULL_PADDED_FLOPS or PADDED_FLOPS) / row)))
+  local case = entry.case
+  local row = 2 * case.h_pad * (case.d_qk + case.d_v) * case.topk
+  if entry.whole or row == 0 then return case.s_q end
+  return math.max(1, math.min(case.s_q, math.floor((full and FULL_PADDED_FLOPS or PADDED_FLOPS) / row)))
 end
 
 local function invalid(path, reason)
   return { status = "invalid", path = path, against = "reference", compared = 0, reason = reason }
 end
 
--- Results of one entry, path by path, to on_result(entry, problem or nil, path, result).
+-- Results of one entry, path by path, to on_result(entry, the case that ran, result).
 local function run_entry(entry, paths, dev, full, on_result)
-  local options = {}
-  for key, value in pairs(entry.options) do options[key] = value end
-  options.s_q = affordable_rows(entry, full)
-  local case, problem, want, err
-  case, err = require("fewhead.case")(options)
-  if case then problem, err = case:problem(dev) end
+  local case, rows = entry.case, affordable_rows(entry, full)
+  if rows < case.s_q then
+    local options = {}
+    for key, value in pairs(entry.options) do options[key] = value end
+    options.s_q = rows
+    case = new_case(options)
+  end
+  local want
+  local problem, err = case:problem(dev)
   if problem then
     want, err = parity.expected(problem, {
       sample = parity.affordable_rows(problem, full and FULL_REFERENCE_FLOPS or REFERENCE_FLOPS),
@@ -252,10 +269,10 @@ local function run_entry(entry, paths, dev, full, on_result)
     local result = want and parity.check(problem, path, {
       want = want, group = path == "packed" and entry.call.group or nil, row_invariant = entry.call.row_invariant,
     }) or invalid(path, err)
-    if want and options.s_q < entry.options.s_q then result.sampled = result.sampled or options.s_q end
+    if want and case.s_q < entry.case.s_q then result.sampled = result.sampled or case.s_q end
     on_result(entry, case, result)
   end
-  if case then case:free() end
+  case:free()
 end
 
 -- The paths of an entry that are asked for.
@@ -308,22 +325,21 @@ local USAGE, FAILED = 2, 1
 
 -- A result as one line for people.
 local function text_line(entry, case, result)
-  local what = case and case:id() or "?"
-  local words = { ("%-7s %-8s %s: %s"):format(result.status:upper(), result.path, entry.group, what) }
+  local status = result.status == "pass" and "pass" or result.status:upper()
+  local words = { ("%-7s %-6s %s: %s"):format(status, result.path, entry.group, case:id()) }
   if result.status == "pass" then
-    words[1] = words[1]:gsub("^PASS", "pass")
     words[#words + 1] = (" max_abs %.1e rel %.1e cos %.1e"):format(result.max_abs, result.rel, result.cos_diff)
     if result.lse_max_abs then words[#words + 1] = (" lse %.1e"):format(result.lse_max_abs) end
   else
     words[#words + 1] = " " .. result.reason
   end
-  if result.sampled then words[#words + 1] = (" (%d of %d rows)"):format(result.sampled, entry.options.s_q) end
+  if result.sampled then words[#words + 1] = (" (%d of %d rows)"):format(result.sampled, entry.case.s_q) end
   return table.concat(words)
 end
 
 local function record(entry, case, result, run)
-  local r = compare.record({ case = case or { describe = function() return entry.options end } }, result.path, result, nil, result.work, run)
-  r.group, r.rows = entry.group, entry.options.s_q
+  local r = compare.record({ case = case }, result.path, result, nil, result.work, run)
+  r.group, r.rows = entry.group, entry.case.s_q
   return json.ordered(r, { "path", "provider", "group", "parity" })
 end
 
@@ -368,14 +384,12 @@ local function cases_of(opt)
   return cases
 end
 
--- Those whose group, or whose case's one-line form, contains the text.
+-- Those whose "group: case" contains the text.
 local function filtered(cases, text)
   if not text then return cases end
   local some = {}
   for _, entry in ipairs(cases) do
-    local case, err = require("fewhead.case")(entry.options)
-    local words = ("%s: %s"):format(entry.group, case and case:id() or err)
-    if words:find(text, 1, true) then some[#some + 1] = entry end
+    if ("%s: %s"):format(entry.group, entry.case:id()):find(text, 1, true) then some[#some + 1] = entry end
   end
   return some
 end
@@ -406,7 +420,8 @@ function M.main(argv)
   }
   local summary = ("%d passed, %d failed, %d invalid (%d on a sample of rows) of %d checks, %d cases\n"):format(totals.passed,
     totals.failed, totals.invalid, totals.sampled, totals.checks, totals.cases)
-  (opt.json and io.stderr or io.stdout):write(summary)
+  local stream = opt.json and io.stderr or io.stdout
+  stream:write(summary)
   if totals.checks == 0 then io.stderr:write("fewhead: parity: nothing ran\n") end
   return M.ok(totals) and 0 or FAILED
 end

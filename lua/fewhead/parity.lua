@@ -269,14 +269,16 @@ local TILE_ROWS = 64 -- rows of a packed tile, filled with floor(64 / h_q) queri
 function M.expected(problem, opts)
   opts = args.options("parity.expected", opts, { "against", "sample" })
   local against = args.enum("parity.expected: against", opts.against or "reference", { "reference", "padded" })
-  local asked, rows = problem, nil
+  local asked, rows, err = problem
   if opts.sample and opts.sample < problem.s_q then
     local group = math.max(1, math.floor(TILE_ROWS / problem.case.h_q))
     local first, step, count = M.sample_rows(problem.s_q, opts.sample, group)
     rows = { first = first, step = step, count = count }
-    asked = problem:rows(first, step)
+    asked, err = problem:rows(first, step)
+    if not asked then return nil, err end
   end
-  local outputs, err = asked:outputs { float32 = against == "reference" }
+  local outputs
+  outputs, err = asked:outputs { float32 = against == "reference" }
   local ran = outputs
   if outputs then ran, err = asked:run(against, outputs) end
   if not ran then return nil, ("%s did not run: %s"):format(against, err) end

@@ -224,7 +224,7 @@ end
 -- Median microseconds of building the packed path's plan into memory that is there already.
 local function plan_us(problem, outputs, opts, watch)
   local F = require "fewhead.ffi"
-  local call = problem:call("packed", outputs, opts)
+  local call = problem:bare_call("packed", outputs, opts)
   local bytes, plan = F.ffi.new("uint64_t[1]"), F.ffi.new("fh_plan", { struct_size = F.ffi.sizeof("fh_plan") })
   local ok, err = F.check(F.C.fh_plan_bytes(problem.device.handle, call, bytes))
   if not ok then return nil, err end
