@@ -92,9 +92,9 @@ local function box(dev, dtype, shape, margin, byte)
   local ok
   ok, err = whole:fill_bytes(byte)
   if not ok then return nil, err end
-  local view = whole
-  for i, n in ipairs(shape) do view = view:slice(i, margin[i][1] + 1, margin[i][1] + n) end
-  return { view = view, whole = whole, margin = margin }
+  local index = {}
+  for i, n in ipairs(shape) do index[i] = { margin[i][1] + 1, margin[i][1] + n } end
+  return { view = assert(whole[index]), whole = whole, margin = margin }
 end
 
 -- Boxes of the named tensors into `into`, or nil, err with all memory given back.
@@ -128,9 +128,7 @@ function M.make(name, dev, sizes)
   local made, err = boxes(name, dev, s, list, inputs)
   if not made then return nil, err end
   if name == "vllm" and s.attn_sink then made.attn_sink.whole:fill(-math.huge) end
-  for _, one in pairs(made) do
-    if one.whole ~= one.view then one.whole:free() end -- the view keeps the memory
-  end
+  for _, one in pairs(made) do one.whole:free() end -- the view keeps the memory
   return inputs
 end
 
@@ -210,7 +208,8 @@ local function first_touched(one, p, size, step)
     end
     return found
   end
-  return walk(1, 0) or touched(p, known, size)
+  walk(1, 0)
+  return found or touched(p, known, size)
 end
 
 local PLACES = { "row", "head", "column" }

@@ -1,0 +1,171 @@
+local ffi = require "ffi"
+local case = require "fewhead.case"
+local device = require "fewhead.device"
+local plan = require "fewhead.plan"
+local tensor = require "fewhead.tensor"
+
+-- The unions by their definition, from the lists in the problem's tensors: for each group a list of { token, member }.
+local function unions(p, group)
+  local c, groups = p.case, {}
+  for g = 1, math.ceil(p.s_q / group) do
+    local rows = math.min(group, p.s_q - (g - 1) * group)
+    local copies = {} -- copies[token][k] = the rows that list it at least k times
+    for r = 1, rows do
+      local s = (g - 1) * group + r
+      local length = p.topk_length and math.max(0, math.min(p.topk_length:get(s), c.topk)) or c.topk
+      local times = {}
+      for j = 1, length do
+        local t = p.indices:get(s, j)
+        if t >= 0 and t < c.s_kv then
+          times[t] = (times[t] or 0) + 1
+          copies[t] = copies[t] or {}
+          copies[t][times[t]] = copies[t][times[t]] or {}
+          copies[t][times[t]][r] = true
+        end
+      end
+    end
+    local tokens, entries = {}, { token = {}, member = {} }
+    for t in pairs(copies) do tokens[#tokens + 1] = t end
+    table.sort(tokens)
+    for _, t in ipairs(tokens) do
+      for _, chosen in ipairs(copies[t]) do
+        local text = {}
+        for r = 1, rows do text[r] = chosen[r] and "1" or "0" end
+        entries.token[#entries.token + 1] = t
+        entries.member[#entries.member + 1] = table.concat(text)
+      end
+    end
+    groups[g] = entries
+  end
+  return groups
+end
+
+describe("plan", function()
+  local dev
+  setup(function() dev = assert(device.open("cpu", { threads = 2 })) end)
+  teardown(function() dev:close() end)
+
+  -- A problem whose lists are these.
+  local function problem_of(lists, options)
+    local o = { pattern = "uniform", s_q = #lists, topk = #lists[1], s_kv = 10, h_q = 8 }
+    for key, v in pairs(options or {}) do o[key] = v end
+    local p = assert(case(o):problem(dev))
+    assert(p.indices:from_table(lists))
+    return p
+  end
+
+  it("holds the union of each group, in order, with who chose what", function()
+    local p = problem_of { { 3, 1, -1, 7 }, { 7, 3, 12, 5 }, { 9, 0, 2, 4 } }
+    local made = assert(plan.build(p, { group = 2 }))
+    assert.same({ 3, 2, 2, 8 }, { made.s_q, made.groups, made.group, made.capacity })
+    assert.same({ 4, 4 }, made:entries())
+    assert.same({ token = { 1, 3, 5, 7 }, member = { "10", "11", "01", "11" } }, made:group_entries(1))
+    assert.same({ token = { 0, 2, 4, 9 }, member = { "1", "1", "1", "1" } }, made:group_entries(2))
+    assert.same({ entries = 8, keys = 10, union_per_row = 8 / 3, dedup = 10 / 8 }, made:stats())
+    assert.equal("plan of 3 rows in 2 groups of 2: 10 keys in 8 entries", tostring(made))
+  end)
+
+  it("counts a repeated key as often as it stands", function()
+    local p = problem_of { { 4, 4, 4, 1 }, { 4, 2, 4, 2 } }
+    local made = assert(plan.build(p))
+    assert.same({ token = { 1, 2, 2, 4, 4, 4 }, member = { "10", "01", "01", "11", "11", "10" } }, made:group_entries(1))
+    assert.equal(8, made:stats().keys)
+  end)
+
+  it("reads no further than topk_length", function()
+    local p = problem_of({ { 1, 2, 3 }, { 3, 4, 5 } }, { lengths = 2 })
+    assert.same({ token = { 1, 2, 3, 4 }, member = { "10", "10", "01", "01" } }, assert(plan.build(p)):group_entries(1))
+  end)
+
+  it("agrees with unions made by definition, on lists of every kind and layout", function()
+    for i, options in ipairs {
+      { pattern = "uniform", s_q = 21, s_kv = 40, topk = 30, repeats = true, holes = 0.2, lengths = "uniform" },
+      { pattern = "uniform", s_q = 9, s_kv = 3, topk = 50, repeats = true },
+      { pattern = "uniform", s_q = 17, s_kv = 5, topk = 12, invalid_rows = 0.3 },
+      { pattern = "csa", s_q = 33, topk = 48, window = 16, ratio = 2, prior = 100, requests = 2 },
+      { pattern = "local", s_q = 64, topk = 40, window = 8, prior = 500, lengths = "none" },
+      { pattern = "window", s_q = 70, window = 12, prior = 0 },
+      { pattern = "dense_prefix", s_q = 10, topk = 20, prior = 5 },
+    } do
+      for k, group in ipairs { 1, 3, 8, 64 } do
+        options.h_q, options.seed = 1, i * 10 + k
+        options.layout = ({ "packed", "vllm", "strided", "offset" })[k]
+        local p = assert(case(options):problem(dev))
+        local made, wanted = assert(plan.build(p, { group = group })), unions(p, group)
+        assert.equal(#wanted, made.groups)
+        local entries = 0
+        for g, union in ipairs(wanted) do
+          assert.same(union, made:group_entries(g))
+          assert.equal(#union.token, made:entries()[g])
+          entries = entries + #union.token
+        end
+        assert.same({ entries, p.valid_keys }, { made:stats().entries, made:stats().keys })
+      end
+    end
+  end)
+
+  it("fills a tile of 64 with heads where no group is named", function()
+    for heads, group in pairs { [1] = 64, [5] = 12, [8] = 8, [20] = 3, [63] = 1, [128] = 1 } do
+      local p = assert(case({ s_q = 2, topk = 4, s_kv = 9, pattern = "uniform", h_q = heads }):problem(dev))
+      assert.equal(group, assert(plan.build(p)).group)
+    end
+  end)
+
+  it("shows what eight rows of V4.1 share", function()
+    -- 90 % of 512 picks kept from row to row and a window of 128 that moves by one: 8 rows need 135 tokens and at most
+    -- 512 + 7 * 51 picks
+    local p = assert(case({ s_q = 64, pattern = "local", holes = 0 }):problem(dev))
+    local made = assert(plan.build(p))
+    for g = 1, 8 do
+      local entries = made:entries()[g]
+      assert.is_true(entries <= 135 + 512 + 7 * 51 and entries > 135 + 512 + 6 * 51)
+    end
+    assert.equal(64 * 640, made:stats().keys)
+    assert.is_true(math.abs(made:stats().dedup - 5.15) < 0.1)
+  end)
+
+  it("may have nothing in it", function()
+    local made = assert(plan.build(assert(case({ s_q = 0, pattern = "uniform" }):problem(dev))))
+    assert.same({ entries = 0, keys = 0, union_per_row = 0, dedup = 1 }, made:stats())
+    assert.same({}, made:entries())
+    made = assert(plan.build(assert(case({ s_q = 3, topk = 0, pattern = "uniform" }):problem(dev))))
+    assert.same({ token = {}, member = {} }, made:group_entries(1))
+    assert.equal(0, made:stats().entries)
+  end)
+
+  it("lives without its problem, and goes when it is freed", function()
+    collectgarbage()
+    collectgarbage()
+    local before = tensor.live_bytes()
+    local p = problem_of { { 1, 2 }, { 2, 3 } }
+    local made = assert(plan.build(p))
+    p:free()
+    assert.same({ token = { 1, 2, 3 }, member = { "10", "11", "01" } }, made:group_entries(1))
+    assert.is_true(ffi.istype("fh_plan", made.struct))
+    made:free()
+    made:free()
+    assert.equal(before, tensor.live_bytes())
+    assert.equal("plan (freed)", tostring(made))
+    local ok, err = pcall(function() made:stats() end)
+    assert.is_false(ok)
+    assert.matches("plan_spec%.lua:%d+: plan:stats: used after free%(%)$", err)
+  end)
+
+  it("refuses what it cannot plan", function()
+    local p = problem_of { { 1, 2 } }
+    local made, err = plan.build(p, { group = 9 }) -- 9 * 8 heads do not fit 64 rows
+    assert.is_nil(made)
+    assert.matches("^group: got 9", err)
+    local function refused(message, f)
+      local ok, why = pcall(f)
+      assert.is_false(ok)
+      assert.matches("plan_spec%.lua:%d+: ", why)
+      assert.equal(message, (why:gsub("^.*plan_spec%.lua:%d+: ", "")))
+    end
+    refused("plan.build: problem: got nil, wanted a problem, such as case:problem(dev) gives", function() plan.build() end)
+    refused("plan.build: group: got 65, wanted a whole number in 0 .. 64", function() plan.build(p, { group = 65 }) end)
+    refused('plan.build: unknown option "groups"; did you mean "group"? known: group', function() plan.build(p, { groups = 1 }) end)
+    made = assert(plan.build(p))
+    refused("plan:group_entries: g: got 2, wanted a whole number in 1 .. 1", function() made:group_entries(2) end)
+  end)
+end)
