@@ -12,8 +12,8 @@ describe("case", function()
   it("takes every size from the default preset, a rank of V4.1 at TP8", function()
     local c = case { s_q = 2048 }
     assert.same({
-      s_q = 2048, s_kv = 8192 + 2048 + 127, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 640, pattern = "csa", layout = "packed",
-      seed = 0, window = 128, index_topk = 512, ratio = 1, holes = 0.01, requests = 1, prior = 6144, lengths = "natural",
+      s_q = 2048, s_kv = 8192 + 2048 + 127, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 640, pattern = "csa",
+      layout = "packed", seed = 0, window = 128, index_topk = 512, ratio = 1, holes = 0.01, requests = 1, prior = 6144, lengths = "natural",
       invalid_rows = 0, values = "normal", scale_q = 1, sink = "normal", sm_scale = 512^-0.5, lse = true, max_logits = true,
     }, c:describe())
     assert.equal(640, c.topk)
@@ -32,7 +32,9 @@ describe("case", function()
   end)
 
   it("lets every option override the preset", function()
-    local c = case { preset = "v4.1-flash tp8", heads = 5, s_q = 10, d_qk = 576, topk = 200, h_pad = 128, ratio = 4, sink = false }
+    local c = case {
+      preset = "v4.1-flash tp8", heads = 5, s_q = 10, d_qk = 576, topk = 200, h_pad = 128, ratio = 4, sink = false,
+    }
     assert.same({ 5, 128, 576, 200, 72, 128, 4, "none" },
       { c.h_q, c.h_pad, c.d_qk, c.topk, c.index_topk, c.window, c.ratio, c.sink })
     assert.equal(448, case({ s_q = 1, window = 64, index_topk = 384 }).topk)
@@ -174,7 +176,8 @@ describe("case", function()
 
   describe("refuses, on the caller's line,", function()
     it("what it does not know", function()
-      refused('case: unknown option "s_k"; did you mean "s_kv"? known: ' .. table.concat(case.options, ", "), { s_q = 1, s_k = 1 })
+      refused('case: unknown option "s_k"; did you mean "s_kv"? known: ' .. table.concat(case.options, ", "),
+        { s_q = 1, s_k = 1 })
       refused("case: s_q: got nil, wanted a whole number in 0 .. 2147483647", {})
       refused('case: pattern: got "csaa", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
         { s_q = 1, pattern = "csaa" })
@@ -201,7 +204,8 @@ describe("case", function()
 
     it("what its pattern refuses", function()
       refused("case: topk: got 64, wanted at least the window, 128", { s_q = 1, topk = 64 })
-      refused("case: s_kv: got 100, wanted 1 * M with M >= 8320: requests * (8192 compressed + 128 token rows)", { s_q = 1, s_kv = 100 })
+      refused("case: s_kv: got 100, wanted 1 * M with M >= 8320: requests * (8192 compressed + 128 token rows)",
+        { s_q = 1, s_kv = 100 })
       refused("case: prior[1]: got -1, wanted a whole number in 0 .. 2147483647", { s_q = 2, requests = 2, prior = { -1, 3 } })
       refused("case: file: got nil, wanted a string", { pattern = "file" })
     end)

@@ -258,10 +258,13 @@ describe("layout", function()
     end
     refused('layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
       function() layout.make("vlm", dev, SIZES) end)
-    refused("layout.make: s_q: got 1.5, wanted a whole number >= 0", function() layout.make("packed", dev, with { s_q = 1.5 }) end)
-    refused("layout.make: h_pad: got 4, wanted at least h_q = 8", function() layout.make("packed", dev, with { h_pad = 4 }) end)
+    refused("layout.make: s_q: got 1.5, wanted a whole number >= 0",
+      function() layout.make("packed", dev, with { s_q = 1.5 }) end)
+    refused("layout.make: h_pad: got 4, wanted at least h_q = 8",
+      function() layout.make("packed", dev, with { h_pad = 4 }) end)
     refused('layout.outputs: unknown option "top_k"; did you mean "topk"? known: s_q, s_kv, h_q, h_pad, d_qk, d_v, topk, ' ..
-      "topk_length, attn_sink, lse, max_logits, float32", function() layout.outputs("packed", dev, output_sizes { top_k = 1 }) end)
+      "topk_length, attn_sink, lse, max_logits, float32",
+      function() layout.outputs("packed", dev, output_sizes { top_k = 1 }) end)
     refused("layout.intact: got {}, wanted outputs, such as layout.outputs gives", function() layout.intact {} end)
   end)
 end)

@@ -251,7 +251,9 @@ describe("pattern", function()
 
   describe("several requests in a chunk", function()
     it("own M rows each, compressed rows first", function()
-      local p = pattern.make("csa", { s_q = 5, window = 2, index_topk = 2, ratio = 2, holes = 0, requests = { 2, 3 }, prior = { 4, 0 } })
+      local p = pattern.make("csa", {
+        s_q = 5, window = 2, index_topk = 2, ratio = 2, holes = 0, requests = { 2, 3 }, prior = { 4, 0 },
+      })
       -- M = max((4 + 2) / 2, 3 / 2) = 3 compressed + max(2 + 1, 3) = 3 tokens
       assert.equal(12, p.s_kv)
       assert.same({ 3, 4 }, row(p, 0, 3)) -- request 0, position 4: tokens 3 and 4, of which 3 is the first kept
@@ -386,7 +388,8 @@ describe("pattern", function()
     it("takes s_kv and lengths from the header, or s_kv and fewer rows from the caller", function()
       write("", LISTS)
       write(".len", "\2\0\0\0\1\0\0\0\1\0\0\0")
-      write(".json", ('{"dtype": "int32", "shape": [3, 1, 2], "s_kv": 100, "topk_length": "%s.len"}'):format(name:match("[^/]*$")))
+      write(".json", ('{"dtype": "int32", "shape": [3, 1, 2], "s_kv": 100, "topk_length": "%s.len"}'):format(
+        name:match("[^/]*$")))
       local p = assert(pattern.make("file", { file = name }))
       assert.equal(100, p.s_kv)
       assert.same({ 2, 1, 1 }, lengths(p))
@@ -467,13 +470,16 @@ describe("pattern", function()
 
     it("sizes that do not fit each other", function()
       refused("pattern csa: topk: got 64, wanted at least the window, 128", "csa", { s_q = 1, topk = 64 })
-      refused("pattern csa: index_topk: got 513, wanted a whole number in 0 .. 512", "csa", { s_q = 1, topk = 640, index_topk = 513 })
+      refused("pattern csa: index_topk: got 513, wanted a whole number in 0 .. 512", "csa",
+        { s_q = 1, topk = 640, index_topk = 513 })
       refused("pattern csa: s_kv: got 100, wanted 2 * M with M >= 96: requests * (32 compressed + 64 token rows)", "csa",
         { s_q = 128, requests = 2, ratio = 2, s_kv = 100 })
-      refused("pattern csa: requests: got {1, 2}, wanted row counts that add up to s_q = 4", "csa", { s_q = 4, requests = { 1, 2 } })
+      refused("pattern csa: requests: got {1, 2}, wanted row counts that add up to s_q = 4", "csa",
+        { s_q = 4, requests = { 1, 2 } })
       refused("pattern csa: prior: got {1}, wanted one number or a list of 2, one a request", "csa",
         { s_q = 4, requests = 2, prior = { 1 } })
-      refused("pattern window: window: got 200, wanted a whole number in 1 .. 128", "window", { s_q = 4, topk = 128, window = 200 })
+      refused("pattern window: window: got 200, wanted a whole number in 1 .. 128", "window",
+        { s_q = 4, topk = 128, window = 200 })
       refused("pattern csa: s_q * topk: got 1000000 * 640, wanted at most 268435456 entries", "csa", { s_q = 1000000 })
     end)
 

@@ -164,7 +164,8 @@ describe("plan", function()
     end
     refused("plan.build: problem: got nil, wanted a problem, such as case:problem(dev) gives", function() plan.build() end)
     refused("plan.build: group: got 65, wanted a whole number in 0 .. 64", function() plan.build(p, { group = 65 }) end)
-    refused('plan.build: unknown option "groups"; did you mean "group"? known: group', function() plan.build(p, { groups = 1 }) end)
+    refused('plan.build: unknown option "groups"; did you mean "group"? known: group',
+      function() plan.build(p, { groups = 1 }) end)
     made = assert(plan.build(p))
     refused("plan:group_entries: g: got 2, wanted a whole number in 1 .. 1", function() made:group_entries(2) end)
   end)
