@@ -91,7 +91,9 @@ end
 -- `level` counts as in fewhead.args: from the function that calls the check, 2 where it is left out.
 
 local function shape_text(shape)
-  return "[" .. table.concat(shape, ", ") .. "]"
+  local text = {}
+  for i = 1, #shape do text[i] = ("%.0f"):format(shape[i]) end
+  return "[" .. table.concat(text, ", ") .. "]"
 end
 
 -- A tensor that was not freed.
