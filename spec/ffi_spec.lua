@@ -61,12 +61,19 @@ describe("the declarations", function()
   it("outlive the module, and so does the library that handles are freed with", function()
     local output, status = luajit [[
       local tensor, device = require "fewhead.tensor", require "fewhead.device"
-      local kept = {}
-      for i = 1, 100 do kept[i] = tensor(device.default(), "f32", { i }) end
-      for name in pairs(package.loaded) do if name:find("^fewhead") then package.loaded[name] = nil end end
-      tensor, device = nil, nil
+      local dev = device.open("cpu")
+      local kept = { tensor(dev, "f32", { 10 }), tensor(dev, "f32", { 20 })[{ { 1, 2 } }] }
+      local function unload()
+        for name in pairs(package.loaded) do if name:find("^fewhead") then package.loaded[name] = nil end end
+        tensor, device = nil, nil
+        collectgarbage() collectgarbage()
+      end
+      unload()
+      kept, dev = nil, nil
       collectgarbage() collectgarbage()
-      kept = nil
+      dev = require("fewhead.device").open("cpu") -- alone: it alone keeps the library
+      unload()
+      dev = nil
       collectgarbage() collectgarbage()
       print("alive")]]
     assert.equal("alive", output)
@@ -147,8 +154,9 @@ describe("a library", function()
       local elsewhere = folder .. "elsewhere"
       shell(("mkdir %s && mv %susr/lib/libfewhead.so %s"):format(elsewhere, folder, elsewhere))
       assert.equal("libfewhead.so\t100", (luajit(VERSION, { lua = modules, env = "LD_LIBRARY_PATH=" .. elsewhere })))
-      assert.equal(("fewhead: no library: looked for %susr/lib/libfewhead.so %s and libfewhead.so in the system's library folders " ..
-        "%s: run make install in a checkout of fewhead"):format(folder, ABSENT, ABSENT), (luajit(LOAD, { lua = modules })))
+      local message = "fewhead: no library: looked for %susr/lib/libfewhead.so %s and libfewhead.so in the system's library " ..
+        "folders %s: run make install in a checkout of fewhead"
+      assert.equal(message:format(folder, ABSENT, ABSENT), (luajit(LOAD, { lua = modules })))
     end)
 
     it("needs the header beside the modules", function()
