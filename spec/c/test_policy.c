@@ -1,0 +1,135 @@
+/* The cost model: what each path multiplies, what it is expected to cost, and which one is chosen. */
+#include <math.h>
+
+#include "refuse.h"
+
+/* 1000 rows of 500 keys, in 125 groups of 600 entries. */
+static fh_work some_work(void) {
+  return (fh_work){.struct_size = sizeof(fh_work), .rows = 1000, .keys = 500000, .groups = 125, .entries = 75000, .h_q = 8, .h_pad = 64,
+                   .group = 8, .d_qk = 512, .d_v = 512};
+}
+
+static void products(void) {
+  const fh_work work = some_work();
+  CHECK(fabs(fh_work_gflop(&work, FH_PADDED) - 2.0 * 64 * 1024 * 500000 * 1e-9) < 1e-9);
+  CHECK(fabs(fh_work_gflop(&work, FH_GATHER) - 2.0 * 8 * 1024 * 500000 * 1e-9) < 1e-9);
+  CHECK(fabs(fh_work_gflop(&work, FH_REFERENCE) - 2.0 * 8 * 1024 * 500000 * 1e-9) < 1e-9);
+  CHECK(fabs(fh_work_gflop(&work, FH_PACKED) - 2.0 * 64 * 1024 * 75000 * 1e-9) < 1e-9);
+  CHECK(fh_work_gflop(&work, FH_AUTO) == 0);
+  CHECK(fh_work_gflop(&work, 5) == 0);
+  CHECK(fh_work_gflop(&work, -1) == 0);
+  CHECK(fh_work_gflop(NULL, FH_PADDED) == 0);
+  fh_work none = work;
+  none.groups = none.entries = 0;
+  none.group = 0;
+  CHECK(fh_work_gflop(&none, FH_PACKED) == 0);
+  CHECK(fh_work_gflop(&none, FH_GATHER) > 0);
+  none.d_qk = 576;
+  CHECK(fabs(fh_work_gflop(&none, FH_GATHER) - 2.0 * 8 * 1088 * 500000 * 1e-9) < 1e-9);
+}
+
+static void costs(void) {
+  const fh_work work = some_work();
+  const fh_policy policy = {sizeof policy, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}};
+  int32_t path = -1;
+  double us[FH_PATHS];
+  CHECK_INT(fh_policy_choose(&policy, &work, 0, &path, us), FH_OK);
+  CHECK(isinf(us[FH_AUTO]) && us[FH_AUTO] > 0);
+  CHECK(isinf(us[FH_REFERENCE]) && us[FH_REFERENCE] > 0);
+  CHECK(fabs(us[FH_PADDED] - (10 + 0.5 * 1000 + 2 * 65.536)) < 1e-9);
+  CHECK(fabs(us[FH_GATHER] - (20 + 0.25 * 1000 + 4 * 8.192)) < 1e-9);
+  CHECK(fabs(us[FH_PACKED] - (30 + 2.0 * 125 + 3 * 9.8304)) < 1e-9);
+  CHECK_INT(path, FH_GATHER); /* 302.8 against 641.1 and 309.5 */
+
+  fh_policy other = policy;
+  other.packed.unit_us = 1;
+  CHECK_INT(fh_policy_choose(&other, &work, 0, &path, us), FH_OK);
+  CHECK_INT(path, FH_PACKED);
+  CHECK_INT(fh_policy_choose(&other, &work, 1, &path, us), FH_OK);
+  CHECK_INT(path, FH_GATHER);
+  CHECK(isinf(us[FH_PACKED]));
+  fh_work none = work;
+  none.groups = 0;
+  CHECK_INT(fh_policy_choose(&other, &none, 0, &path, us), FH_OK);
+  CHECK_INT(path, FH_GATHER);
+  CHECK(isinf(us[FH_PACKED]));
+  other.gather.call_us = 1000;
+  CHECK_INT(fh_policy_choose(&other, &none, 0, &path, us), FH_OK);
+  CHECK_INT(path, FH_PADDED);
+
+  /* ties go to the earlier */
+  const fh_policy flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}};
+  CHECK_INT(fh_policy_choose(&flat, &work, 0, &path, us), FH_OK);
+  CHECK_INT(path, FH_PADDED);
+  const fh_policy native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}};
+  CHECK_INT(fh_policy_choose(&native, &work, 0, &path, us), FH_OK);
+  CHECK_INT(path, FH_GATHER);
+}
+
+static void refusals(void) {
+  const fh_policy policy = {sizeof policy, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+  const fh_work work = some_work();
+  int32_t path = 77;
+  double us[FH_PATHS] = {5};
+  REFUSED(fh_policy_choose(NULL, &work, 0, &path, us), FH_ERR_ARGUMENT, "fh_policy: got NULL, wanted a pointer");
+  REFUSED(fh_policy_choose(&policy, NULL, 0, &path, us), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
+  REFUSED(fh_policy_choose(&policy, &work, 0, NULL, us), FH_ERR_ARGUMENT, "path: got NULL, wanted a pointer");
+  REFUSED(fh_policy_choose(&policy, &work, 0, &path, NULL), FH_ERR_ARGUMENT, "cost_us: got NULL, wanted a pointer");
+  REFUSED(fh_policy_choose(&policy, &work, 2, &path, us), FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
+  fh_policy odd = policy;
+  odd.gather.gflop_us = NAN;
+  REFUSED(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
+          "policy.gather: got call_us 1, unit_us 1, gflop_us nan, wanted finite numbers");
+  odd = policy;
+  odd.packed.call_us = INFINITY;
+  CHECK_INT(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT);
+  odd = policy;
+  odd.struct_size = 0;
+  CHECK_INT(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_VERSION);
+
+#define WORK(field, value, text)                                                   \
+  do {                                                                             \
+    fh_work bad = work;                                                            \
+    bad.field = value;                                                             \
+    REFUSED(fh_policy_choose(&policy, &bad, 0, &path, us), FH_ERR_SHAPE, text);    \
+    CHECK(fh_work_gflop(&bad, FH_PADDED) == 0);                                    \
+  } while (0)
+  WORK(rows, -1, "work.rows: got -1, wanted 0 .. 9223372036854775807");
+  WORK(keys, -1, "work.keys: got -1, wanted 0 .. 9223372036854775807");
+  WORK(groups, -1, "work.groups: got -1, wanted 0 .. 9223372036854775807");
+  WORK(entries, -1, "work.entries: got -1, wanted 0 .. 9223372036854775807");
+  WORK(h_q, 0, "work.h_q: got 0, wanted 1 .. 128");
+  WORK(h_q, 129, "work.h_q: got 129, wanted 1 .. 128");
+  WORK(h_pad, 7, "work.h_pad: got 7, wanted 8 .. 128");
+  WORK(group, 0, "work.group: got 0, wanted 1 .. 64");
+  WORK(d_qk, 0, "work.d_qk: got 0, wanted 1 .. 2147483647");
+  WORK(d_v, -1, "work.d_v: got -1, wanted 1 .. 2147483647");
+  WORK(reserved, 1, "work.reserved: got 1, wanted 0 .. 0");
+  fh_work sized = work;
+  sized.struct_size++;
+  CHECK_INT(fh_policy_choose(&policy, &sized, 0, &path, us), FH_ERR_VERSION);
+  CHECK_INT(path, 77);
+  CHECK(us[0] == 5);
+}
+
+static void defaults(void) {
+  fh_device *device = open_cpu(2);
+  fh_policy policy = {.struct_size = sizeof policy};
+  CHECK_INT(fh_policy_default(device, &policy), FH_OK);
+  const fh_path_cost costs[] = {policy.padded, policy.gather, policy.packed};
+  for (int i = 0; i < 3; i++)
+    CHECK(isfinite(costs[i].call_us) && isfinite(costs[i].unit_us) && isfinite(costs[i].gflop_us) && costs[i].gflop_us > 0);
+  REFUSED(fh_policy_default(NULL, &policy), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
+  REFUSED(fh_policy_default(device, NULL), FH_ERR_ARGUMENT, "fh_policy: got NULL, wanted a pointer");
+  policy.struct_size = 7;
+  CHECK_INT(fh_policy_default(device, &policy), FH_ERR_VERSION);
+  fh_device_close(&device);
+}
+
+int main(void) {
+  products();
+  costs();
+  refusals();
+  defaults();
+  return check_summary();
+}
