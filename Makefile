@@ -25,7 +25,7 @@ SONAME  := libfewhead.so.0
 X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity repl lint lint-lua lint-c lint-tidy lint-sh install uninstall ctest list-ctest clean
+.PHONY: all lib help setup sweep test parity repl lint lint-lua lint-c lint-tidy lint-sh install uninstall ctest ctest-sanitize list-ctest clean
 all: lib
 lib: $(LIBRARY)
 
@@ -63,6 +63,11 @@ $(BUILD)/spec/%: spec/c/%.c $(wildcard spec/c/*.h) $(OBJECTS)
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL)
 ctest: $(CTESTS)
 	@set -e; for t in $(CTESTS); do echo "== $$t"; $$t; done
+# The same programs, built on their own under both sanitizers; the first error ends the run. An allocation that is too large is a
+# status to test, not an error.
+ctest-sanitize:
+	@ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/asan OPT=-O1 \
+	  CFLAGS='$(CFLAGS) -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer' ctest
 list-ctest:
 	@printf '%s\n' $(CTESTS)
 
