@@ -138,8 +138,8 @@ local function fit_path(path, records, heads)
   return { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #rows) }
 end
 
---- Learn from a curve of fewhead.curve: its medians are interpolated, and the policy is fitted to them or, better, to all `records`
--- of its head count (default: the curve's own).
+--- Learn from a curve of fewhead.curve: its medians are interpolated, and the policy is fitted to them or, better, to all
+-- `records` of its head count (default: the curve's own).
 -- Returns { heads =, fit = { [path] = { call_us =, unit_us =, gflop_us =, error = root mean square of the relative error } },
 -- policy = fh_policy cdata, nil when a path was not measured }.
 function M.fit(curve, records)

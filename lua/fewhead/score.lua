@@ -12,10 +12,11 @@ local M = {}
 -- Thresholds worth a row in a comparison: always, the doublings up to the published default.
 local THRESHOLDS = { 0, 64, 128, 256, 512, 1024, gate.default_min_sq }
 
---- The gates of a comparison, as score() takes them: off, the thresholds above, and `fitted` (a gate from gate.fit; may be nil).
-function M.candidates(fitted)
+--- The gates of a comparison, as score() takes them: off, each of min_sq (a list; default: the thresholds above), and `fitted` (a
+-- gate from gate.fit; may be nil).
+function M.candidates(fitted, min_sq_list)
   local list = { { name = "off", gate = gate.new { enabled = false } } }
-  for _, min_sq in ipairs(THRESHOLDS) do
+  for _, min_sq in ipairs(min_sq_list or THRESHOLDS) do
     local remark = min_sq == 0 and " (always)" or min_sq == gate.default_min_sq and " (published)" or ""
     list[#list + 1] = { name = min_sq .. remark, gate = gate.new { min_sq = min_sq } }
   end
@@ -69,10 +70,50 @@ function Note:__tostring()
     100 * self.outside, self.lowest, self.highest)
 end
 
+-- ---- On the measured cells themselves -----------------------------------------------------------------------------------------
+
+--- What each gate makes of the points of curves (fewhead.curve), each counted once: { name =, native = points taken natively,
+-- points = of how many, mean = loss, worst = largest loss, at = "s_q 64 vllm csa" }; loss = time of the path taken over the
+-- better one - 1.
+function M.cells(curves, gates)
+  args.table("score.cells: curves", curves, 2)
+  args.table("score.cells: gates", gates, 2)
+  local rows = {}
+  for g, entry in ipairs(gates) do
+    local row = { name = entry.name, native = 0, points = 0, mean = 0, worst = 0 }
+    for _, curve in ipairs(curves) do
+      for _, point in ipairs(curve.points) do
+        local native, padded = point.native.time.median_us, point.padded.time.median_us
+        local taken = padded
+        if entry.gate:native(curve.heads, point.s_q) then
+          row.native, taken = row.native + 1, native
+        end
+        local loss = taken / math.min(native, padded) - 1
+        row.points, row.mean = row.points + 1, row.mean + loss
+        if loss > row.worst then
+          row.worst, row.at = loss, ("s_q %d, %s, %s"):format(point.s_q, curve.pattern, curve.layout)
+        end
+      end
+    end
+    row.mean = row.mean / row.points
+    rows[g] = row
+  end
+  return rows
+end
+
 local function percent(digits) return function(share) return ("%." .. digits .. "f %%"):format(100 * share) end end
 local function seconds(us) return ("%.3f s"):format(us / 1e6) end
 
---- Columns of the rows, for fewhead.report.
+--- Columns of cells()'s rows, for fewhead.report.
+M.cell_columns = {
+  { key = "name", title = "gate", align = "left" },
+  { key = "native", title = "native at", format = function(n, row) return ("%d of %d"):format(n, row.points) end },
+  { key = "mean", title = "mean loss", format = percent(1) },
+  { key = "worst", title = "worst", format = percent(1) },
+  { key = "at", title = "there", align = "left" },
+}
+
+--- Columns of score()'s rows.
 M.columns = {
   { key = "name", title = "gate", align = "left" },
   { key = "native_chunks", title = "native chunks", format = percent(1) },
