@@ -10,17 +10,18 @@ local M = {}
 -- Exit statuses: 0 done, 1 it failed (a parity case, a missing file), 2 the command line was wrong, 130 Ctrl-C.
 M.FAILED, M.USAGE, M.INTERRUPTED = 1, 2, 130
 
--- Above this a shell gives statuses meanings of its own (126 not runnable, 127 not found, 128 + n signal n).
+-- Above this a shell gives statuses meanings of its own (126 not runnable, 127 not found, 128 + n signal n); of those a script
+-- may give INTERRUPTED alone, when it ended in good order after Ctrl-C.
 local MAX_STATUS = 125
 
 local Exit = {}
 Exit.__index = Exit
 function Exit:__tostring() return self.message or ("exit status " .. self.status) end
 
---- End the script that ./fewhead runs, with `status` 0 .. 125 and, on stderr, one line `message` (may be nil). Unlike os.exit it
--- passes through the callers' cleanups; in the prompt, or under plain luajit, it is an error like any other.
+--- End the script that ./fewhead runs, with `status` (0 .. 125, INTERRUPTED) and, on stderr, one line `message` (may be nil).
+-- Unlike os.exit it passes through the callers' cleanups; in the prompt, or under plain luajit, it is an error like any other.
 function M.exit(status, message)
-  args.integer("cli.exit: status", status, 0, MAX_STATUS)
+  if status ~= M.INTERRUPTED then args.integer("cli.exit: status", status, 0, MAX_STATUS) end
   error(setmetatable({ status = status, message = message }, Exit), 0)
 end
 
@@ -331,7 +332,7 @@ function commands.run(argv)
   _G.arg = words
   local status = chunk(unpack(words))
   if type(status) ~= "number" then return 0 end
-  if status ~= math.floor(status) or status < 0 or status > MAX_STATUS then
+  if status ~= M.INTERRUPTED and (status ~= math.floor(status) or status < 0 or status > MAX_STATUS) then
     error(("%s returned %s, wanted an exit status in 0 .. %d"):format(name, args.show(status), MAX_STATUS), 0)
   end
   return status
