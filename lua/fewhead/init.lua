@@ -9,8 +9,8 @@ local M = {}
 
 --- Every module, in the order a reader meets them.
 M._names = {
-  "device", "tensor", "preset", "pattern", "layout", "case", "plan", "gate", "parity", "timing", "compare", "sweep", "trace",
-  "report", "plot", "json", "run", "args", "ffi", "cli", "repl",
+  "device", "tensor", "preset", "pattern", "layout", "case", "plan", "gate", "parity", "timing", "compare", "sweep", "curve",
+  "cost", "trace", "score", "report", "gate_report", "plot", "axis", "json", "run", "args", "ffi", "cli", "repl",
 }
 
 local is_name = {}
