@@ -51,8 +51,8 @@ local function gate_lines(fitted)
   end
   for _, note in ipairs(fitted.notes) do lines[#lines + 1] = "note: " .. note end
   if fitted.enabled then
-    lines[#lines + 1] = ("recommended MIN_SQ: %.0f, the smallest measured s_q from which native is never slower"):format(fitted.min_sq)
-    if fitted.min_sq == 0 then lines[#lines] = "recommended MIN_SQ: 0, native is never slower at the s_q measured" end
+    lines[#lines + 1] = ("recommended MIN_SQ: %.0f, %s"):format(fitted.min_sq, fitted.min_sq == 0
+      and "native is never slower at the s_q measured" or "the smallest measured s_q from which native is never slower")
   else
     lines[#lines + 1] = "recommended: native off"
   end
@@ -76,7 +76,7 @@ local function head_lines(sweep)
 end
 
 --- Put a report together. options: sweep; gate (from gate.fit) or gate_error (why there is none); title; min_sq (thresholds to
--- compare, a list); traffic = { trace =, chunks = } to score the gates on.
+-- compare, a list); environment, a gate to compare with them; traffic = { trace =, chunks = } to score them on.
 function M.make(options)
   options = args.options("gate_report", options, { "sweep", "gate", "gate_error", "title", "min_sq", "traffic", "environment" }, 2)
   local sweep, fitted = options.sweep, options.gate
@@ -97,15 +97,16 @@ function M.make(options)
   section { title = "Gate", lines = gate_lines(fitted), code = fitted:export_line() }
   local candidates = score.candidates(fitted, options.min_sq)
   if options.environment then
-    candidates[#candidates + 1] = { name = "environment here", gate = options.environment }
+    local set = options.environment.enabled and ("%.0f"):format(options.environment.min_sq) or "off"
+    candidates[#candidates + 1] = { name = ("environment (%s)"):format(set), gate = options.environment }
   end
   section { title = "Gates on these cells", rows = score.cells(fitted.curves, candidates), columns = score.cell_columns,
     after = { "loss: time of the path taken over the better one, less 1; every cell counts once" } }
   if options.traffic then
     local scored, note = score.score(options.traffic.chunks, candidates, fitted.cost)
     section { title = "Gates on traffic", lines = { tostring(options.traffic.trace), tostring(options.traffic.chunks),
-      ("times of one layer, from the %s %s cells: a chunk costs what the cell of its s_q costs; %s"):format(fitted.decides.pattern,
-        fitted.decides.layout, tostring(note)) }, rows = scored, columns = score.columns }
+      ("times of one layer, from the %s %s cells: a chunk costs what the cell of its s_q costs; %s"):format(
+        fitted.decides.pattern, fitted.decides.layout, tostring(note)) }, rows = scored, columns = score.columns }
   end
   section { title = "Fitted costs", code = tostring(fitted.cost) }
   return self
@@ -146,8 +147,12 @@ function Report:svg()
   local curves = self.gate and self.gate.curves
   if not curves then return nil end
   local times, ratios, marks = {}, {}, {}
+  local varies = {}
+  for _, curve in ipairs(curves) do
+    for _, key in ipairs { "pattern", "layout" } do varies[key] = varies[key] or curve[key] ~= curves[1][key] end
+  end
   for c, curve in ipairs(curves) do
-    local label = #curves > 1 and (" %s %s"):format(curve.pattern, curve.layout) or ""
+    local label = (varies.pattern and " " .. curve.pattern or "") .. (varies.layout and ", " .. curve.layout or "")
     local dash = plot.dashes[(c - 1) % #plot.dashes + 1]
     for p, path in ipairs(PATHS) do
       local points, speedups = {}, {}
@@ -162,8 +167,9 @@ function Report:svg()
           end
         end
       end
-      if #points > 0 then times[#times + 1] = { name = path .. label, colour = plot.colours[p], dash = dash, points = points } end
-      if #speedups > 0 then ratios[#ratios + 1] = { name = path .. label, colour = plot.colours[p], dash = dash, points = speedups } end
+      local function series(list) return { name = path .. label, colour = plot.colours[p], dash = dash, points = list } end
+      if #points > 0 then times[#times + 1] = series(points) end
+      if #speedups > 0 then ratios[#ratios + 1] = series(speedups) end
     end
   end
   local highest = 0
@@ -171,14 +177,15 @@ function Report:svg()
   if self.gate.enabled then
     -- a logarithmic axis has no 0: "always" stands at the first s_q measured
     marks[1] = { x = math.max(self.gate.min_sq, self.gate.decides.lowest), label = ("MIN_SQ %.0f"):format(self.gate.min_sq),
-      colour = "#009E73" }
+      colour = "#000000" }
   end
   if gate.default_min_sq <= highest then
-    marks[#marks + 1] = { x = gate.default_min_sq, label = ("published %d"):format(gate.default_min_sq), colour = "#666666" }
+    marks[#marks + 1] = { x = gate.default_min_sq, label = ("published %d"):format(gate.default_min_sq), colour = "#777777" }
   end
-  local panels = { { y = { label = "microseconds (median, p05 .. p95)", log = 10 }, series = times } }
+  local panels = { { y = { label = "time (median, p05 .. p95)", log = 10, format = report.time }, series = times } }
   if #ratios > 0 then
-    panels[2] = { y = { label = "speed-up over padded", zero = true }, series = ratios, lines = { { y = 1, label = "as fast as padded" } } }
+    panels[2] = { y = { label = "speed-up over padded", zero = true }, series = ratios,
+      lines = { { y = 1, label = "as fast as padded" } } }
   end
   local head = head_lines(self.sweep)
   return plot.svg { title = self.title, subtitle = head[2] or head[1], x = { label = "s_q, query rows of the chunk" }, panels = panels,

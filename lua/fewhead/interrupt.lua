@@ -11,9 +11,6 @@ local posix = require "fewhead.posix"
 
 local M = {}
 
---- What a shell reports for a process that Ctrl-C ended: 128 + SIGINT.
-M.exit_status = 128 + posix.SIGINT
-
 local Watch = {}
 Watch.__index = Watch
 

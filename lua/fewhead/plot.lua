@@ -24,6 +24,9 @@ end
 -- 0.1 of a pixel is finer than any screen shows.
 local function px(v) return (("%.1f"):format(v):gsub("%.0$", "")) end
 
+-- Room left and right of the outermost points, in octaves, so that their bars clear the frame.
+local X_ROOM = 0.2
+
 -- Powers of `base` that enclose lo .. hi, thinned to at most `most` ticks.
 local function log_ticks(lo, hi, base, most)
   local first, last = math.floor(math.log(lo) / math.log(base) + 1e-9), math.ceil(math.log(hi) / math.log(base) - 1e-9)
@@ -76,7 +79,8 @@ end
 --- An SVG text. spec = {
 --   title =, subtitle =,
 --   x = { label = },                                          log2 axis, shared by all panels
---   panels = { { y = { label =, log = 2 | 10 | nil (linear), zero = true: start at 0 }, height = pixels,
+--   panels = { { y = { label =, log = 2 | 10 | nil (linear), zero = true: start at 0, format = function(value) -> text },
+--     height = pixels,
 --     series = { { name =, colour =, dash =, points = { { x =, y =, lo =, hi = }, .. } }, .. },
 --     lines = { { y =, label = }, .. } }, .. },               horizontal marks
 --   marks = { { x =, label =, colour = }, .. },               vertical marks through all panels
@@ -98,6 +102,7 @@ function M.svg(spec)
   local lo, hi = extent(xs, true, "plot.svg: x", 2)
   local x_ticks
   x_axis.lo, x_axis.hi, x_ticks = log_ticks(lo, hi, 2, 16)
+  x_axis.lo, x_axis.hi = x_axis.lo / 2 ^ X_ROOM, x_axis.hi * 2 ^ X_ROOM
   local x_of = scale(x_axis, LEFT, WIDTH - RIGHT)
 
   local out = {}
@@ -131,7 +136,7 @@ function M.svg(spec)
     for _, tick in ipairs(ticks) do
       local y = y_of(tick)
       add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s"/>', px(LEFT), px(y), px(WIDTH - RIGHT), px(y), GRID)
-      add('<text x="%s" y="%s" text-anchor="end">%s</text>', px(LEFT - 8), px(y + 4), escape(number_text(tick)))
+      add('<text x="%s" y="%s" text-anchor="end">%s</text>', px(LEFT - 8), px(y + 4), escape((panel.y.format or number_text)(tick)))
     end
     for _, tick in ipairs(x_ticks) do
       local x = x_of(tick)

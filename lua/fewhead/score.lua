@@ -102,7 +102,7 @@ function M.cells(curves, gates)
 end
 
 local function percent(digits) return function(share) return ("%." .. digits .. "f %%"):format(100 * share) end end
-local function seconds(us) return ("%.3f s"):format(us / 1e6) end
+local function seconds(us) return ("%.2f s"):format(us / 1e6) end
 
 --- Columns of cells()'s rows, for fewhead.report.
 M.cell_columns = {

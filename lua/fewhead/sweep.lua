@@ -17,7 +17,8 @@ local M = {}
 local SIZES = { "s_q", "heads", "s_kv", "topk", "window", "index_topk", "ratio", "prior", "requests", "h_pad", "seed" }
 local NAMES = { "preset", "pattern", "layout" }
 local AXES = {
-  "s_q", "preset", "heads", "pattern", "layout", "s_kv", "topk", "window", "index_topk", "ratio", "prior", "requests", "h_pad", "seed",
+  "s_q", "preset", "heads", "pattern", "layout", "s_kv", "topk", "window", "index_topk", "ratio", "prior", "requests", "h_pad",
+  "seed",
 }
 
 -- Options of the sweep itself, and those it hands on to fewhead.compare.
@@ -140,7 +141,7 @@ function M.run(options)
   sweep.cells, sweep.planned, sweep.run = 0, #cells, run
   local clock = require("fewhead.ffi").C.fh_time_ns
   local start = clock()
-  local compare = { device = dev, run = run, interrupted = how.interrupted }
+  local compare = { device = dev, run = run }
   for _, key in ipairs(COMPARE) do compare[key] = how[key] end
   for i, cell in ipairs(cells) do
     if how.interrupted and how.interrupted() then
@@ -168,7 +169,9 @@ function M.run(options)
       if how.on_record then how.on_record(record) end
     end
   end
-  if writer then
+  if writer and #sweep.records == 0 then
+    writer:discard() -- interrupted within the first cell: what an earlier run left is worth more
+  elseif writer then
     local ok
     ok, err = writer:commit()
     if not ok then return nil, err end

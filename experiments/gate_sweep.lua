@@ -1,0 +1,67 @@
+-- Where do native heads beat padded ones on this machine? Sweeps s_q, fits the gate, writes what it found.
+--
+--   ./fewhead run experiments/gate_sweep.lua                                 the few-head case of DeepSeek-V4.1-Flash at TP8
+--   ./fewhead run experiments/gate_sweep.lua --preset "glm-5 tp8" --pattern local
+--   ./fewhead run experiments/gate_sweep.lua --traffic trace.jsonl           and scores gates on recorded traffic
+--
+-- Ctrl-C keeps what was measured. Exit status: 0, 1 when a path failed parity or nothing could be measured, 130 after Ctrl-C.
+local fh = require "fewhead"
+local interrupt = require "fewhead.interrupt"
+local progress = require "fewhead.progress"
+
+local opt = fh.cli.options {
+  name = "gate_sweep", usage = "fewhead run experiments/gate_sweep.lua [options]",
+  about = "Where native heads beat padded ones: a sweep of s_q, the gate that fits it, and what gates are worth on traffic.",
+  options = {
+    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
+    { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+    { "--s-q", "AXIS", "rows of a chunk (default 64:2048:*2 on a CPU, 64:16384:*2 on a GPU)" },
+    { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)" },
+    { "--layout", "LIST", "memory layouts", default = "vllm,packed", choices = fh.layout.names },
+    { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.names },
+    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    { "--device", "NAME", "cpu", default = "cpu" },
+    { "--seconds", "NUMBER", "time to spend on timing, dealt over the cells", default = 60, lo = 0 },
+    { "--cold", nil, "find caches cold in every run" },
+    { "--traffic", "FILE", "score gates on a Mooncake JSONL or Azure CSV trace" },
+    { "--skip-bad", nil, "leave bad lines of the trace out and count them" },
+    { "--out", "DIR", "where gate_sweep.jsonl, .md and .svg go", default = "results/local" },
+  },
+}:read(arg)
+
+local watch = interrupt.watch()
+local traffic
+if opt.traffic then
+  local trace, err = fh.trace.read(opt.traffic, { skip_bad = opt.skip_bad })
+  if not trace then fh.cli.exit(1, err) end
+  traffic = { trace = trace, chunks = fh.trace.chunks(trace) }
+end
+local dev, err = fh.device.open(opt.device)
+if not dev then fh.cli.exit(1, err) end
+
+local line = progress.new()
+local sweep
+sweep, err = fh.sweep {
+  preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
+  layout = opt.layout, pattern = opt.pattern, seed = opt.seed, cold = opt.cold, seconds = opt.seconds, device = dev, argv = arg,
+  file = opt.out .. "/gate_sweep.jsonl",
+  on_cell = function(i, n, cell) line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout)) end,
+  interrupted = function() return watch:pressed() end,
+}
+line:clear()
+if not sweep then fh.cli.exit(1, err) end
+if #sweep.records == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "gate_sweep: interrupted before the first cell was done") end
+
+local gate, gate_error = fh.gate.fit(sweep)
+local made = fh.gate_report.make {
+  title = "Gate sweep: " .. opt.preset, sweep = sweep, gate = gate, gate_error = gate_error, traffic = traffic,
+  min_sq = opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0),
+  environment = fh.gate.from_env { warn = true },
+}
+print(made:text())
+local ok
+ok, err = made:write(opt.out .. "/gate_sweep")
+if not ok then fh.cli.exit(1, err) end
+print(("\nwritten: %s/gate_sweep.jsonl, .md%s"):format(opt.out, gate and ", .svg" or ""))
+if sweep.interrupted then return fh.cli.INTERRUPTED end
+return (gate and #sweep:failures().records == 0) and 0 or fh.cli.FAILED
