@@ -46,6 +46,20 @@ describe("timing.measure", function()
     assert.equal("ab" .. ("abb" .. "bba"):rep(3), text)
   end)
 
+  it("ends within a sample of being asked to", function()
+    local w = world()
+    local asked = 0
+    local function interrupted()
+      asked = asked + 1
+      return asked == 4
+    end
+    local t, err = timing.measure({ w.arm("a", LONG), w.arm("b", LONG) },
+      { clock = w.clock, noise = false, interrupted = interrupted })
+    assert.is_nil(t)
+    assert.equal("timing: interrupted", err)
+    assert.equal("ab" .. "abb", table.concat(w.log, ""))
+  end)
+
   it("warms up before the first sample", function()
     local w = world()
     local t = timing.measure({ w.arm("a", function(run) return run == 1 and 100 * LONG or LONG end) }, { clock = w.clock })
@@ -148,7 +162,7 @@ describe("timing.measure", function()
     refused("timing: arms[1].evict: got nil, wanted a function: cold timing calls it", { { name = "a", run = print } },
       { cold = true, clock = w.clock })
     refused('timing: unknown option "max_sample"; did you mean "max_samples"? known: min_samples, max_samples, max_seconds, '
-      .. "rel_ci, confidence, cold, noise, clock, stopwatch", { arm }, { max_sample = 3 })
+      .. "rel_ci, confidence, cold, noise, clock, stopwatch, interrupted", { arm }, { max_sample = 3 })
     refused("timing: max_samples: got 5, wanted a whole number in 6 .. 1000000", { arm }, { max_samples = 5 })
     refused("timing: rel_ci: got NaN, wanted a finite number in 0 .. 10", { arm }, { rel_ci = 0 / 0 })
     refused('timing: noise: got "b", wanted the name of an arm, or false', { arm }, { noise = "b", clock = w.clock })

@@ -18,7 +18,9 @@ local M = {}
 local REFERENCE_FLOPS = 5e8
 
 local PATHS = { "reference", "padded", "gather", "packed", "native", "auto" }
-local TIMING = { "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch" }
+local TIMING = {
+  "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
+}
 local OWN = { "device", "run", "sample", "group", "row_invariant" }
 
 -- Fields of a result that are not data of the record.
@@ -166,6 +168,7 @@ function M.compare(case, paths, opts)
   want, err = parity.expected(problem, { sample = opts.sample or parity.affordable_rows(problem, REFERENCE_FLOPS) })
   local checks, passed = {}, {}
   for i, path in ipairs(list) do
+    if opts.interrupted and opts.interrupted() then return nil, "compare: interrupted" end
     checks[i] = want and parity.check(problem, path, { want = want, group = opts.group, row_invariant = opts.row_invariant })
       or { status = "invalid", against = "reference", compared = 0, reason = err }
     if checks[i].status == "pass" then passed[#passed + 1] = path end

@@ -30,7 +30,9 @@ local CLOCK_TICK_US = 1e-3   -- the clock counts nanoseconds: a shorter time tha
 local SAME_BAND = 0.02       -- a difference under 2 % is worth no change of path
 local VERDICT_CONFIDENCE = 0.9 -- an interval weaker than this (fewer than 5 samples) supports no verdict
 
-local OPTIONS = { "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch" }
+local OPTIONS = {
+  "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
+}
 
 local function settings(opts, level)
   opts = args.options("timing", opts or {}, OPTIONS, level + 1)
@@ -42,7 +44,7 @@ local function settings(opts, level)
   args.number("timing: rel_ci", set.rel_ci, 0, 10, level + 1)
   args.number("timing: confidence", set.confidence, 0.5, 0.9999, level + 1)
   set.cold = args.boolean("timing: cold", opts.cold or false, level + 1)
-  set.noise, set.clock, set.stopwatch = opts.noise, opts.clock, opts.stopwatch
+  set.noise, set.clock, set.stopwatch, set.interrupted = opts.noise, opts.clock, opts.stopwatch, opts.interrupted
   if set.clock == nil then set.clock = require("fewhead.ffi").C.fh_time_ns end
   return set
 end
@@ -98,6 +100,7 @@ local function warm_up(slot, watch)
 end
 
 local function sample(slot, watch, set)
+  if set.interrupted and set.interrupted() then return nil, "timing: interrupted" end
   if set.cold then slot.evict()
   elseif slot.estimate_us < PRIME_US then slot.run() end
   local us, status = watch(slot.run)
@@ -195,7 +198,8 @@ end
 
 --- Measure arms = { { name =, run = function, evict = function (cold only) }, .. }. A run returns nothing or a status number,
 -- 0 = ok. Options: those of M.defaults; cold = true evicts before every sample; noise = the arm that runs twice (default the
--- quickest), or false; clock = function returning nanoseconds; stopwatch = function(run) returning microseconds and run's status.
+-- quickest), or false; clock = function returning nanoseconds; stopwatch = function(run) returning microseconds and run's status;
+-- interrupted = function asked before every sample: true ends the measurement with nil, "timing: interrupted".
 -- Returns { [name] = { median_us, p05_us, p95_us, median_lo_us, median_hi_us, n, l2 = "hot" | "cold", stop, samples,
 -- confidence }, noise = { arm, ratio, lo, hi, floor, n } or nil } | nil, message, status of the run that failed. samples[i] of
 -- all arms belong to one pass; stop is "ci 1.2% <= 2%", "max_samples" or "max_seconds".
