@@ -434,8 +434,8 @@ describe("scoring gates on traffic", function()
       regret = 0.25 }, rows[1])
     assert.same({ name = "always", native_chunks = 1, native_rows = 1, us = 3 * 12800 + 6400, best_us = best, regret_us = 19200,
       regret = 0.75 }, rows[2])
-    assert.same({ name = "fitted", native_chunks = 0.25, native_rows = 0.4, us = best, best_us = best, regret_us = 0, regret = 0 },
-      rows[3])
+    assert.same({ name = "fitted", native_chunks = 0.25, native_rows = 0.4, us = best, best_us = best, regret_us = 0,
+      regret = 0 }, rows[3])
     assert.equal(0, note.outside)
     assert.equal("every chunk lies within the measured s_q 64 to 128", tostring(note))
   end)

@@ -113,10 +113,8 @@ local Cost = {}
 Cost.__index = Cost
 Cost.__name = "cost model"
 
--- Queries of a packed group where the record does not say: what group = 0 means in fh_call.
-local function group_of(record)
-  return record.case.group or math.max(1, math.floor(64 / record.case.h_q))
-end
+-- Queries of a packed group: what group = 0 means in fh_call.
+local function group_of(heads) return math.max(1, math.floor(64 / heads)) end
 
 local function units(path, s_q, group)
   return path == "packed" and math.ceil(s_q / group) or s_q
@@ -130,7 +128,7 @@ local function fit_path(path, records, heads)
     if record.path == path and record.time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
       -- each equation divided by its time, so that small chunks count as much as large ones
       local t = record.time.median_us
-      rows[#rows + 1] = { 1 / t, units(path, case.s_q, group_of(record)) / t, record.work.executed_flops / 1e9 / t }
+      rows[#rows + 1] = { 1 / t, units(path, case.s_q, group_of(heads)) / t, record.work.executed_flops / 1e9 / t }
       want[#want + 1] = 1
     end
   end
@@ -150,7 +148,7 @@ function M.fit(curve, records)
     for _, point in ipairs(curve.points) do
       local record = point[path]
       if record and point.s_q > 0 then
-        points[#points + 1] = { s_q = point.s_q, us = record.time.median_us, group = group_of(record),
+        points[#points + 1] = { s_q = point.s_q, us = record.time.median_us,
           gflop_a_row = record.work.executed_flops / 1e9 / point.s_q }
       end
     end
@@ -179,8 +177,9 @@ function Cost:range()
 end
 
 -- Time of s_q rows that are like those of `point`, by the policy's formula.
-local function model(fit, path, s_q, point)
-  return fit.call_us + fit.unit_us * units(path, s_q, point.group) + fit.gflop_us * point.gflop_a_row * s_q
+local function model(self, path, s_q, point)
+  local x = self.fit[path]
+  return x.call_us + x.unit_us * units(path, s_q, group_of(self.heads)) + x.gflop_us * point.gflop_a_row * s_q
 end
 
 local function at(self, path, s_q)
@@ -189,7 +188,7 @@ local function at(self, path, s_q)
   local first, last = points[1], points[#points]
   local nearest = s_q < first.s_q and first or s_q > last.s_q and last
   if nearest then
-    return nearest.us * model(self.fit[path], path, s_q, nearest) / model(self.fit[path], path, nearest.s_q, nearest)
+    return nearest.us * model(self, path, s_q, nearest) / model(self, path, nearest.s_q, nearest)
   end
   for i = 1, #points do
     if points[i].s_q == s_q then return points[i].us end

@@ -11,8 +11,11 @@ local M = {}
 
 local NATIVE = { gather = true, packed = true }
 
--- What must be equal within a curve, in the order its name is built from. Sizes that follow from s_q (s_kv) may vary.
-local SAME = { "pattern", "layout", "h_q", "h_pad", "d_qk", "d_v", "topk", "ratio", "window", "index_topk", "keep", "group" }
+-- What must be equal within a curve; sizes that go with s_q (s_kv, prior), the seed and the number of requests may vary.
+local SAME = {
+  "pattern", "layout", "h_q", "h_pad", "d_qk", "d_v", "topk", "ratio", "window", "index_topk", "keep", "holes", "repeats",
+  "values", "scale_q", "sink", "sm_scale", "lse", "max_logits",
+}
 
 -- ---- How sure a ratio is -----------------------------------------------------------------------------------------------------
 
@@ -25,15 +28,15 @@ local function log_deviation(time)
   return MEDIAN * math.log(time.p95_us / time.p05_us) / (2 * Q95) / math.sqrt(time.n)
 end
 
---- The ratio padded / native of two records' times, its interval from their spread, and "faster", "slower" or "unclear". noise:
--- { floor = } as timing.measure gives it, or nil: what the machine cannot tell apart.
-function M.ratio(native, padded, noise)
-  local ratio = padded.median_us / native.median_us
-  local half = CONFIDENCE * math.sqrt(log_deviation(native) ^ 2 + log_deviation(padded) ^ 2)
-  local lo, hi, floor = ratio * math.exp(-half), ratio * math.exp(half), noise and noise.floor or 0
-  local verdict = "unclear"
-  if lo > 1 + floor then verdict = "faster" elseif hi < 1 / (1 + floor) then verdict = "slower" end
-  return ratio, lo, hi, verdict
+-- ratio of padded's time to native's, its interval and verdict, for a point: what fewhead.compare found, sample by sample and
+-- with the noise floor of the run; from records without it, medians and their spread.
+local function judge(native, padded)
+  local found = native.verdict
+  if found and found.against == "padded" then return found.ratio, found.lo, found.hi, found.verdict end
+  local ratio = padded.time.median_us / native.time.median_us
+  local half = CONFIDENCE * math.sqrt(log_deviation(native.time) ^ 2 + log_deviation(padded.time) ^ 2)
+  local lo, hi = ratio * math.exp(-half), ratio * math.exp(half)
+  return ratio, lo, hi, lo > 1 and "faster" or hi < 1 and "slower" or "unclear"
 end
 
 -- ---- Where it crosses --------------------------------------------------------------------------------------------------------
@@ -129,7 +132,7 @@ function M.from(records, options)
   for _, curve in ipairs(list) do
     for _, point in pairs(curve.at) do
       if point.padded and point.native then
-        point.ratio, point.lo, point.hi, point.verdict = M.ratio(point.native.time, point.padded.time, point.padded.noise)
+        point.ratio, point.lo, point.hi, point.verdict = judge(point.native, point.padded)
         curve.points[#curve.points + 1] = point
       end
     end

@@ -78,7 +78,8 @@ end
 --- Put a report together. options: sweep; gate (from gate.fit) or gate_error (why there is none); title; min_sq (thresholds to
 -- compare, a list); environment, a gate to compare with them; traffic = { trace =, chunks = } to score them on.
 function M.make(options)
-  options = args.options("gate_report", options, { "sweep", "gate", "gate_error", "title", "min_sq", "traffic", "environment" }, 2)
+  options = args.options("gate_report", options,
+    { "sweep", "gate", "gate_error", "title", "min_sq", "traffic", "environment" }, 2)
   local sweep, fitted = options.sweep, options.gate
   local self = setmetatable({ title = options.title, sweep = sweep, gate = fitted, sections = {} }, Report)
   local function section(part) self.sections[#self.sections + 1] = part end
@@ -188,8 +189,8 @@ function Report:svg()
       lines = { { y = 1, label = "as fast as padded" } } }
   end
   local head = head_lines(self.sweep)
-  return plot.svg { title = self.title, subtitle = head[2] or head[1], x = { label = "s_q, query rows of the chunk" }, panels = panels,
-    marks = marks }
+  return plot.svg { title = self.title, subtitle = head[2] or head[1], x = { label = "s_q, query rows of the chunk" },
+    panels = panels, marks = marks }
 end
 
 --- Write <base>.md and, when something was measured, <base>.svg; each whole or not at all. true | nil, error.

@@ -133,10 +133,11 @@ function M.svg(spec)
     end
     local y_of = scale(y_axis, bottom, top)
 
+    local y_text = panel.y.format or number_text
     for _, tick in ipairs(ticks) do
       local y = y_of(tick)
       add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s"/>', px(LEFT), px(y), px(WIDTH - RIGHT), px(y), GRID)
-      add('<text x="%s" y="%s" text-anchor="end">%s</text>', px(LEFT - 8), px(y + 4), escape((panel.y.format or number_text)(tick)))
+      add('<text x="%s" y="%s" text-anchor="end">%s</text>', px(LEFT - 8), px(y + 4), escape(y_text(tick)))
     end
     for _, tick in ipairs(x_ticks) do
       local x = x_of(tick)

@@ -141,7 +141,7 @@ function M.run(options)
   sweep.cells, sweep.planned, sweep.run = 0, #cells, run
   local clock = require("fewhead.ffi").C.fh_time_ns
   local start = clock()
-  local compare = { device = dev, run = run }
+  local compare = { device = dev, run = run, interrupted = how.interrupted }
   for _, key in ipairs(COMPARE) do compare[key] = how[key] end
   for i, cell in ipairs(cells) do
     if how.interrupted and how.interrupted() then
