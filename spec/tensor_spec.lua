@@ -405,9 +405,10 @@ describe("tensor:random", function()
     assert.equal('tensor:random: dist: got "normal", wanted uniform', refusal(function() i:random { dist = "normal" } end))
     assert.equal("tensor:random: low: given, but dist is normal", refusal(function() f:random { low = 0 } end))
     assert.equal("tensor:random: sd: given, but dist is uniform", refusal(function() f:random { dist = "uniform", sd = 1 } end))
-    assert.equal("tensor:random: seed: got -1, wanted a whole number >= 0", refusal(function() f:random { seed = -1 } end))
-    assert.equal("tensor:random: seed: got 9007199254740992, wanted a whole number >= 0",
-      refusal(function() f:random { seed = 2^53 } end))
+    for _, seed in ipairs { -1, 2^53, 0.5, false } do
+      assert.equal(("tensor:random: seed: got %s, wanted a whole number >= 0"):format(args.show(seed)),
+        refusal(function() f:random { seed = seed } end))
+    end
     assert.equal("tensor:random: sd: got -1, wanted a finite number >= 0", refusal(function() f:random { sd = -1 } end))
     assert.equal("tensor:random: mean: got NaN, wanted a finite number", refusal(function() f:random { mean = NAN } end))
     assert.equal("tensor:random: high: got -1, wanted a finite number >= 0",

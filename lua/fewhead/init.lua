@@ -7,10 +7,11 @@ local args = require "fewhead.args"
 
 local M = {}
 
---- Every module, in the order a reader meets them.
+--- Every module that scripts use, in the order a reader meets them. (The others are this library's own plumbing.)
 M._names = {
-  "device", "tensor", "preset", "pattern", "layout", "case", "plan", "gate", "parity", "timing", "compare", "sweep", "curve",
-  "cost", "trace", "score", "report", "gate_report", "plot", "axis", "json", "run", "args", "ffi", "cli", "repl",
+  "device", "tensor", "preset", "pattern", "layout", "case", "problem", "plan", "gate", "parity", "grid", "timing", "stats",
+  "compare", "axis", "sweep", "curve", "cost", "trace", "score", "report", "gate_report", "plot", "json", "npy", "run", "cli",
+  "args", "ffi",
 }
 
 local is_name = {}
