@@ -48,7 +48,12 @@ static inline void fhk_count(fhk_work *work, uint64_t useful, uint64_t executed,
   atomic_fetch_add_explicit(&work->bytes, bytes, memory_order_relaxed);
 }
 
+/* The paths: bytes of workspace, and the run. `query` is padded and gather. */
 uint64_t fhk_reference_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
+uint64_t fhk_query_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
+uint64_t fhk_packed_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 void fhk_reference_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
+void fhk_query_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
+void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
 
 #endif

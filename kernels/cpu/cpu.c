@@ -2,12 +2,20 @@
 #include "cpu/back_end.h"
 
 uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
-  return fhk_reference_workspace_bytes(cpu, call);
+  switch (call->path) {
+    case FH_REFERENCE: return fhk_reference_workspace_bytes(cpu, call);
+    case FH_PACKED: return fhk_packed_workspace_bytes(cpu, call);
+    default: return fhk_query_workspace_bytes(cpu, call);
+  }
 }
 
 void fhk_cpu_run(fhk_cpu *cpu, const fh_call *call, fh_counters *counters) {
   fhk_work work = {0, 0, 0};
-  fhk_reference_run(cpu, call, &work);
+  switch (call->path) {
+    case FH_REFERENCE: fhk_reference_run(cpu, call, &work); break;
+    case FH_PACKED: fhk_packed_run(cpu, call, &work); break;
+    default: fhk_query_run(cpu, call, &work);
+  }
   if (!counters) return;
   counters->rows[call->path] += (uint64_t)call->s_q;
   counters->useful_flops += work.useful_flops;
