@@ -22,8 +22,9 @@ function M.refusal(f)
   return message
 end
 
--- A text as one word of the shell.
+--- A text as one word of the shell.
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+M.quoted = quoted
 
 --- Run a shell command. Returns what it printed, stderr too, without the last line end; and its exit status.
 function M.shell(command)

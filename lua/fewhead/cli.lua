@@ -4,6 +4,7 @@
 --   local opt = options:read(arg)       -- --help and wrong options end the script with status 0 and 2
 --   print(opt.s_q)                      -- "64:2048:*2"
 local args = require "fewhead.args"
+local axis = require "fewhead.axis"
 
 local M = {}
 
@@ -43,8 +44,8 @@ local function in_range(value, option)
   return value >= (option.lo or -math.huge) and value <= (option.hi or math.huge)
 end
 
--- Whole numbers are exact in a double up to here.
-local MAX_WHOLE = 2 ^ 53
+-- Whole numbers past this are not told apart by a double.
+local MAX_WHOLE = 2 ^ 53 - 1
 
 function kinds.INTEGER(text, option)
   local value = text:find("^[+-]?%d+$") and tonumber(text)
@@ -65,18 +66,11 @@ function kinds.NUMBER(text, option)
   return nil, range_words(option, "a number")
 end
 
--- The sweep's axis grammar in numbers; the value stays text, the sweep takes it apart.
-function kinds.AXIS(text)
-  local wanted = 'an axis of numbers: "64", "64,128,256", "64:2048:*2" or "64:2048:+64"'
-  for part in (text .. ","):gmatch("([^,]*),") do
-    local a, b, step = part:match("^([^:]+):([^:]+):[*+]([^:]+)$")
-    if a then
-      if not (decimal(a) and decimal(b) and decimal(step)) then return nil, wanted end
-    elseif not decimal(part) then
-      return nil, wanted
-    end
-  end
-  return text
+-- A sweep's axis of whole numbers; the value stays text, as the sweep takes it.
+function kinds.AXIS(text, option)
+  local ok, err = pcall(axis.integers, option.flag, text, option.lo, option.hi)
+  if ok then return text end
+  return nil, err:match(", wanted (.*)$")
 end
 
 function kinds.LIST(text, option)

@@ -1,15 +1,14 @@
 --- Lines from a person or a pipe: with editing, history and completion where GNU readline is installed, plainly elsewhere.
 --
---     local read = readline.open(readline.is_terminal(), complete)
+--     local read = readline.open(posix.is_terminal(0), complete)
 --     local line = read(false)        -- nil at the end of input; true: the line continues a statement
 --     -- complete(word) -> sorted list of whole words
 local ffi = require "ffi"
+local posix = require "fewhead.posix"
 
 local M = {}
 
 ffi.cdef [[
-int isatty(int);
-int mkdir(const char *, unsigned int);
 char *strdup(const char *);
 void *calloc(size_t, size_t);
 void free(void *);
@@ -44,8 +43,7 @@ local HISTORY_LINES = 2000
 -- A word that is completed starts after one of these: "." and ":" are not among them.
 local WORD_BREAKS = " \t\n\"'`><=;|&{}()[]+-*/%^~#,"
 
--- signal(2): Ctrl-C's number, and a handler that does nothing.
-local SIGINT = 2
+-- A handler for signal(2).
 local do_nothing = ffi.cast("void (*)(int)", ffi.C.abs)
 
 local function load()
@@ -56,9 +54,6 @@ end
 --- Whether the library for editing is on this machine.
 function M.is_installed() return load() ~= nil end
 
---- Whether standard input is a terminal.
-function M.is_terminal() return ffi.C.isatty(0) == 1 end
-
 -- fewhead/history in the person's folder for such things, $XDG_STATE_HOME or ~/.local/state, made if need be; nil without one.
 local function history_file()
   local state, home = os.getenv("XDG_STATE_HOME"), os.getenv("HOME")
@@ -67,11 +62,7 @@ local function history_file()
     state = home .. "/.local/state"
   end
   local path = state .. "/fewhead/history"
-  local owner_only = tonumber("700", 8)
-  for folder in path:gmatch("()/") do
-    if folder > 1 then ffi.C.mkdir(path:sub(1, folder - 1), owner_only) end
-  end
-  return path
+  return posix.make_folders(path) and path
 end
 
 -- What readline wants and later frees: a char ** of the longest common beginning, the choices if there are several, and NULL.
@@ -114,13 +105,13 @@ local function editing_reader(lib, complete)
 
   -- luajit's own handler interrupts the Lua code that runs. At the prompt it is put aside: it would raise its error inside the
   -- callbacks. Once used it removes itself, so it is set again after every line.
-  local interrupt_lua = ffi.C.signal(SIGINT, do_nothing)
+  local interrupt_lua = ffi.C.signal(posix.SIGINT, do_nothing)
   local last
   local function read(continued)
     dropped = false
-    ffi.C.signal(SIGINT, do_nothing)
+    ffi.C.signal(posix.SIGINT, do_nothing)
     local line = lib.readline(continued and NEXT_PROMPT or FIRST_PROMPT)
-    ffi.C.signal(SIGINT, interrupt_lua)
+    ffi.C.signal(posix.SIGINT, interrupt_lua)
     if line == nil then return nil end
     local text = ffi.string(line)
     ffi.C.free(line)

@@ -8,6 +8,7 @@
 -- the same statements are read without prompt, and the exit status is 1 when one of them failed.
 local args = require "fewhead.args"
 local cli = require "fewhead.cli"
+local posix = require "fewhead.posix"
 local readline = require "fewhead.readline"
 
 local M = {}
@@ -108,12 +109,13 @@ function M.compile(text)
   -- A plain `return f()` would be a tail call, and an error in f would not name the line that was typed.
   local values, err = loadstring("return nil, " .. (expression or text), "=repl")
   if values then return function() return drop_first(interruptible(values)()) end end
+  if incomplete(err) then return nil end
   if not expression then
     local statement
     statement, err = loadstring(text, "=repl")
     if statement then return interruptible(statement) end
+    if incomplete(err) then return nil end
   end
-  if incomplete(err) then return nil end
   return nil, err
 end
 
@@ -185,7 +187,7 @@ local banner = "fewhead %s. The library is `fh`; expressions print themselves; C
 function M.main(argv)
   options:read(argv)
   _G.fh = require "fewhead"
-  local interactive = readline.is_terminal()
+  local interactive = posix.is_terminal(0)
   local read = readline.open(interactive, M.complete)
   if interactive then print(banner:format(_G.fh.VERSION)) end
 
