@@ -155,6 +155,12 @@ function M.enum(what, v, choices, level)
   refuse(what, v, near and ('%s; did you mean "%s"?'):format(wanted, near) or wanted, level)
 end
 
+--- v, or default where v is nil. Unlike `v or default` it lets false through, to be refused by the check around it.
+function M.given(v, default)
+  if v == nil then return default end
+  return v
+end
+
 --- A table of options with no key but the known ones; nil counts as an empty one. Returns the table.
 function M.options(what, t, known, level)
   if t == nil then return {} end
