@@ -445,6 +445,8 @@ describe("pattern", function()
       end
       assert.equal(0, pattern.make("uniform", { s_q = 3, topk = 0 }).valid)
       assert.equal(0, pattern.make("csa", { s_q = 3, topk = 0, window = 0 }).valid)
+      local p = pattern.make("window", { s_q = 3, topk = 0 })
+      assert.same({ 0, 0 }, { p.s_kv, p.valid })
     end)
   end)
 
@@ -478,7 +480,7 @@ describe("pattern", function()
         { s_q = 4, requests = { 1, 2 } })
       refused("pattern csa: prior: got {1}, wanted one number or a list of 2, one a request", "csa",
         { s_q = 4, requests = 2, prior = { 1 } })
-      refused("pattern window: window: got 200, wanted a whole number in 1 .. 128", "window",
+      refused("pattern window: window: got 200, wanted a whole number in 0 .. 128", "window",
         { s_q = 4, topk = 128, window = 200 })
       refused("pattern csa: s_q * topk: got 1000000 * 640, wanted at most 268435456 entries", "csa", { s_q = 1000000 })
     end)

@@ -34,6 +34,8 @@ local preset = require "fewhead.preset"
 local problem = require "fewhead.problem"
 local F = require "fewhead.ffi"
 
+local given = args.given
+
 local M = {}
 -- A tail call: errors blame the caller, as for M.new itself.
 setmetatable(M, { __call = function(_, ...) return M.new(...) end })
@@ -52,11 +54,6 @@ local KNOWN = {
 
 --- The names of all options.
 M.options = KNOWN
-
-local function optional(check, what, v, default, ...)
-  if v == nil then return default end
-  return (check(what, v, ...))
-end
 
 -- What pattern.resolve is to be asked: the options given, and the preset's sizes for those that were not.
 local function pattern_options(o, name, base)
@@ -123,35 +120,34 @@ end
 --- Check the options and describe the call; nothing is allocated on a device. Wrong options raise; nil, err for a bad file.
 function M.new(o)
   o = args.options("case", o, KNOWN)
-  local base = preset.get(o.preset == nil and preset.default or o.preset, 3)
+  local base = preset.get(given(o.preset, preset.default), 3)
   if o.heads ~= nil and o.h_q ~= nil and o.heads ~= o.h_q then
     error(("case: heads: got %s, but h_q is %s"):format(args.show(o.heads), args.show(o.h_q)), 2)
   end
   local key = o.h_q == nil and o.heads ~= nil and "heads" or "h_q"
-  local h_q = optional(args.integer, "case: " .. key, o[key], base.h_q, 1, MAX_HEADS, 3)
-  local h_pad = optional(args.enum, "case: h_pad", o.h_pad, F.C.fh_padded_heads(h_q), H_PAD, 3)
+  local h_q = args.integer("case: " .. key, given(o[key], base.h_q), 1, MAX_HEADS)
+  local h_pad = args.enum("case: h_pad", given(o.h_pad, F.C.fh_padded_heads(h_q)), H_PAD)
   if h_pad < h_q then error(("case: h_pad: got %d, wanted at least h_q = %d"):format(h_pad, h_q), 2) end
-  local d_qk = optional(args.enum, "case: d_qk", o.d_qk, base.d_qk, D_QK, 3)
-  optional(args.enum, "case: d_v", o.d_v, nil, D_V, 3)
+  local d_qk = args.enum("case: d_qk", given(o.d_qk, base.d_qk), D_QK)
+  local d_v = args.enum("case: d_v", given(o.d_v, base.d_v), D_V)
 
-  local sink = o.sink
-  if sink == nil then sink = base.window > 0 end
+  local sink = given(o.sink, base.window > 0)
   if type(sink) == "boolean" then sink = sink and "normal" or "none" end
 
-  local name = o.pattern == nil and "csa" or o.pattern
+  local name = given(o.pattern, "csa")
   local g, err = resolve_pattern(name, pattern_options(o, name, base), 2)
   if not g then return nil, err end
 
   local fields = describe(o, g)
-  fields.h_q, fields.h_pad, fields.d_qk, fields.d_v = h_q, h_pad, d_qk, D_V[1]
-  fields.layout = optional(args.enum, "case: layout", o.layout, "packed", layout.names, 3)
-  fields.values = optional(args.enum, "case: values", o.values, "normal", VALUES, 3)
-  fields.scale_q = optional(args.number, "case: scale_q", o.scale_q, 1, 0, nil, 3)
+  fields.h_q, fields.h_pad, fields.d_qk, fields.d_v = h_q, h_pad, d_qk, d_v
+  fields.layout = args.enum("case: layout", given(o.layout, "packed"), layout.names)
+  fields.values = args.enum("case: values", given(o.values, "normal"), VALUES)
+  fields.scale_q = args.number("case: scale_q", given(o.scale_q, 1), 0)
   fields.sink = args.enum("case: sink", sink, SINKS)
-  fields.sm_scale = optional(args.number, "case: sm_scale", o.sm_scale, d_qk^-0.5, nil, nil, 3)
+  fields.sm_scale = args.number("case: sm_scale", given(o.sm_scale, d_qk^-0.5))
   if fields.sm_scale <= 0 then error(("case: sm_scale: got %s, wanted a number > 0"):format(args.show(o.sm_scale)), 2) end
-  fields.lse = optional(args.boolean, "case: lse", o.lse, true, 3)
-  fields.max_logits = optional(args.boolean, "case: max_logits", o.max_logits, true, 3)
+  fields.lse = args.boolean("case: lse", given(o.lse, true))
+  fields.max_logits = args.boolean("case: max_logits", given(o.max_logits, true))
   return setmetatable({ [STATE] = { fields = fields, geometry = g, problems = {} } }, Case)
 end
 

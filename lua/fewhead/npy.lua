@@ -23,15 +23,19 @@ local MAX_HEADER = 65536
 local function contents(path)
   local file, err = io.open(path, "rb")
   if not file then return nil, err end
-  local bytes, why = file:seek("end")
-  if not bytes or bytes > MAX_BYTES then
-    file:close()
-    return nil, ("%s: %s"):format(path, bytes and ("got %.0f bytes, wanted at most %.0f"):format(bytes, MAX_BYTES) or why)
+  local text, reason
+  local _, unreadable = file:read(0) -- a folder opens, but does not read
+  local bytes, unseekable = file:seek("end")
+  if unreadable or unseekable then
+    reason = unreadable or unseekable
+  elseif bytes > MAX_BYTES then
+    reason = ("got %.0f bytes, wanted at most %.0f"):format(bytes, MAX_BYTES)
+  else
+    file:seek("set")
+    text, reason = file:read("*a")
   end
-  file:seek("set")
-  local text, reason = file:read("*a")
   file:close()
-  if not text then return nil, ("%s: %s"):format(path, reason or "cannot be read") end
+  if not text then return nil, ("%s: %s"):format(path, reason) end
   return text
 end
 

@@ -34,6 +34,7 @@ local F = require "fewhead.ffi"
 local M = {}
 
 local floor, min, max = math.floor, math.min, math.max
+local given = args.given
 
 -- The lists of DeepSeek-V4.1-Flash, the model that the defaults describe.
 local INDEX_TOPK, WINDOW = 512, 128
@@ -118,14 +119,14 @@ local function request_rows(what, v, s_q, level)
   return M.deal(s_q, v)
 end
 
--- Where the KV rows of a request lie: `compressed` rows, then the tokens from `prior - reach` on.
-local function place_requests(g, o, ratio, reach, what, level)
-  g.requests = request_rows(what .. ": requests", o.requests == nil and 1 or o.requests, g.s_q, level + 1)
-  g.prior = per_request(what .. ": prior", o.prior == nil and 0 or o.prior, #g.requests, 0, INT32_MAX, level + 1)
+-- Where the KV rows of a request lie: its compressed rows (none where ratio is nil), then the tokens that a window can reach.
+local function place_requests(g, o, ratio, what, level)
+  g.requests = request_rows(what .. ": requests", given(o.requests, 1), g.s_q, level + 1)
+  g.prior = per_request(what .. ": prior", given(o.prior, 0), #g.requests, 0, INT32_MAX, level + 1)
   g.compressed, g.tokens = 0, 0
   for r, rows in ipairs(g.requests) do
     if ratio then g.compressed = max(g.compressed, floor((g.prior[r] + rows) / ratio)) end
-    if reach then g.tokens = max(g.tokens, rows + min(g.prior[r], reach)) end
+    if (g.window or 0) > 0 then g.tokens = max(g.tokens, rows + min(g.prior[r], g.window - 1)) end
   end
   local count, wanted = #g.requests, g.compressed + g.tokens
   if o.s_kv == nil then
@@ -137,50 +138,45 @@ local function place_requests(g, o, ratio, reach, what, level)
   g.kv_rows = g.s_kv / count
 end
 
-local function optional(check, what, v, default, ...)
-  if v == nil then return default end
-  return (check(what, v, ...))
-end
-
 local resolve = {}
 
 function resolve.uniform(g, o, what, level)
   g.topk = g.topk or INDEX_TOPK + WINDOW
   g.s_kv = g.s_kv or BATCHED_TOKENS
-  g.repeats = optional(args.boolean, what .. ": repeats", o.repeats, false, level + 2)
+  g.repeats = args.boolean(what .. ": repeats", given(o.repeats, false), level + 1)
   if not g.repeats then args.integer(what .. ": s_kv", g.s_kv, 0, MAX_ENTRIES, level + 1) end
-  g.holes = optional(args.number, what .. ": holes", o.holes, 0, 0, 1, level + 2)
+  g.holes = args.number(what .. ": holes", given(o.holes, 0), 0, 1, level + 1)
 end
 
 function resolve.window(g, o, what, level)
   local most = g.topk or INT32_MAX
-  g.window = optional(args.integer, what .. ": window", o.window, min(WINDOW, most), 1, most, level + 2)
+  g.window = args.integer(what .. ": window", given(o.window, min(WINDOW, most)), 0, most, level + 1)
   g.topk = g.topk or g.window
   g.index_topk, g.holes = 0, 0
-  place_requests(g, o, nil, g.window - 1, what, level + 1)
+  place_requests(g, o, nil, what, level + 1)
 end
 
 function resolve.csa(g, o, what, level)
-  g.window = optional(args.integer, what .. ": window", o.window, WINDOW, 0, INT32_MAX, level + 2)
+  g.window = args.integer(what .. ": window", given(o.window, WINDOW), 0, INT32_MAX, level + 1)
   if g.topk and g.topk < g.window then
     error(("%s: topk: got %d, wanted at least the window, %d"):format(what, g.topk, g.window), level + 1)
   end
-  g.index_topk = optional(args.integer, what .. ": index_topk", o.index_topk, g.topk and g.topk - g.window or INDEX_TOPK, 0,
-    (g.topk or INT32_MAX) - g.window, level + 2)
+  g.index_topk = args.integer(what .. ": index_topk", given(o.index_topk, g.topk and g.topk - g.window or INDEX_TOPK), 0,
+    (g.topk or INT32_MAX) - g.window, level + 1)
   g.topk = g.topk or g.index_topk + g.window
-  g.ratio = optional(args.integer, what .. ": ratio", o.ratio, 1, 1, INT32_MAX, level + 2)
-  g.holes = optional(args.number, what .. ": holes", o.holes, HOLES, 0, 1, level + 2)
-  place_requests(g, o, g.ratio, g.window > 0 and g.window - 1 or nil, what, level + 1)
+  g.ratio = args.integer(what .. ": ratio", given(o.ratio, 1), 1, INT32_MAX, level + 1)
+  g.holes = args.number(what .. ": holes", given(o.holes, HOLES), 0, 1, level + 1)
+  place_requests(g, o, g.ratio, what, level + 1)
 end
 
 resolve["local"] = function(g, o, what, level)
-  g.keep = optional(args.number, what .. ": keep", o.keep, KEEP, 0, 1, level + 2)
+  g.keep = args.number(what .. ": keep", given(o.keep, KEEP), 0, 1, level + 1)
   resolve.csa(g, o, what, level + 1)
 end
 
 function resolve.dense_prefix(g, o, what, level)
   g.topk = g.topk or INDEX_TOPK + WINDOW
-  place_requests(g, o, 1, nil, what, level + 1)
+  place_requests(g, o, 1, what, level + 1)
 end
 
 function resolve.file(g, o, what, level)
@@ -188,18 +184,18 @@ function resolve.file(g, o, what, level)
   local lists, err = npy.load(g.file)
   if not lists then return nil, err end
   local shape = lists.shape
-  local rows, width, given = shape[1], shape[#shape], lists.topk_length
+  local rows, width, lengths = shape[1], shape[#shape], lists.topk_length
   if not (#shape == 2 or #shape == 3 and shape[2] == 1) then
     return nil, ("%s: got shape {%s}, wanted {s_q, topk} or {s_q, 1, topk}"):format(g.file, table.concat(shape, ", "))
   end
-  g.s_q = optional(args.integer, what .. ": s_q", o.s_q, rows, 0, rows, level + 2)
-  g.topk = optional(args.integer, what .. ": topk", o.topk, width, width, width, level + 2)
+  g.s_q = args.integer(what .. ": s_q", given(o.s_q, rows), 0, rows, level + 1)
+  g.topk = args.integer(what .. ": topk", given(o.topk, width), width, width, level + 1)
   g.lists = lists.data
-  if given then
-    if #given.shape ~= 1 or given.shape[1] ~= rows then
-      return nil, ("%s: topk_length: got shape {%s}, wanted {%d}"):format(g.file, table.concat(given.shape, ", "), rows)
+  if lengths then
+    if #lengths.shape ~= 1 or lengths.shape[1] ~= rows then
+      return nil, ("%s: topk_length: got shape {%s}, wanted {%d}"):format(g.file, table.concat(lengths.shape, ", "), rows)
     end
-    g.list_lengths = given.data
+    g.list_lengths = lengths.data
   end
   g.s_kv = g.s_kv or lists.s_kv
   if not g.s_kv then
@@ -219,13 +215,13 @@ function M.resolve(name, o, level, what)
   o = args.options(what, o, KNOWN, level + 1)
   local g = { name = name }
   if name ~= "file" then g.s_q = args.integer(what .. ": s_q", o.s_q, 0, INT32_MAX, level + 1) end
-  g.s_kv = optional(args.integer, what .. ": s_kv", o.s_kv, nil, 0, INT32_MAX, level + 2)
-  g.topk = optional(args.integer, what .. ": topk", o.topk, nil, 0, INT32_MAX, level + 2)
-  g.seed = optional(args.integer, what .. ": seed", o.seed, 0, 0, nil, level + 2)
-  g.invalid_rows = optional(args.number, what .. ": invalid_rows", o.invalid_rows, 0, 0, 1, level + 2)
+  if o.s_kv ~= nil then g.s_kv = args.integer(what .. ": s_kv", o.s_kv, 0, INT32_MAX, level + 1) end
+  if o.topk ~= nil then g.topk = args.integer(what .. ": topk", o.topk, 0, INT32_MAX, level + 1) end
+  g.seed = args.integer(what .. ": seed", given(o.seed, 0), 0, nil, level + 1)
+  g.invalid_rows = args.number(what .. ": invalid_rows", given(o.invalid_rows, 0), 0, 1, level + 1)
   local _, err = resolve[name](g, o, what, level + 1)
   if err then return nil, err end
-  g.lengths = o.lengths == nil and "natural" or o.lengths
+  g.lengths = given(o.lengths, "natural")
   if type(g.lengths) == "number" then
     args.integer(what .. ": lengths", g.lengths, 0, g.topk, level + 1)
   elseif g.lengths ~= "natural" and g.lengths ~= "none" and g.lengths ~= "uniform" then
