@@ -156,6 +156,14 @@ describe("args.options", function()
   end)
 end)
 
+describe("args.given", function()
+  it("puts a default in the place of nil alone", function()
+    assert.equal(5, args.given(nil, 5))
+    assert.is_false(args.given(false, 5))
+    assert.equal(0, args.given(0, 5))
+  end)
+end)
+
 describe("args.nearest", function()
   it("finds a misspelt name and stays silent when nothing is near", function()
     local names = { "reference", "padded", "gather", "packed" }

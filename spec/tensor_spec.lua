@@ -449,6 +449,16 @@ describe("lists and host arrays", function()
     assert.equal(0, differing)
   end)
 
+  it("too large for the host's memory are nil and the reason", function()
+    local t = tensor(dev, "f32", { 2^31, 4 }, { stride = { 0, 1 } })
+    local host, err = t:read()
+    assert.is_nil(host)
+    assert.equal("tensor:read: LuaJIT has no 34359738368 bytes of host memory in one piece; go through slices", err)
+    host, err = t:to_table()
+    assert.is_nil(host)
+    assert.equal("tensor:read: LuaJIT has no 34359738368 bytes of host memory in one piece; go through slices", err)
+  end)
+
   it("write takes nested lists, a flat list and a host array of the C type", function()
     local want = { { 1, 2, 3 }, { 4, 5, 6 } }
     local t = tensor(dev, "f32", { 2, 3 }, { stride = { 7, 2 } })

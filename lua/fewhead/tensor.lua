@@ -88,7 +88,8 @@ function M.float_at(pointer, i)
 end
 
 -- ---- Checks -------------------------------------------------------------------------------------------------------------------
--- `level` counts as in fewhead.args: from the function that calls the check, 2 where it is left out.
+-- `level` counts as in fewhead.args: from the function that calls the check, 2 where it is left out. What may raise is never
+-- called in tail position, which would drop a frame.
 
 local function shape_text(shape)
   local text = {}
@@ -493,27 +494,23 @@ function Tensor:random(options)
   check(what, self)
   options = args.options(what, options, { "dist", "seed", "stream", "mean", "sd", "low", "high" })
   local whole = self.dtype == "i32"
-  local function option(key, default)
-    if options[key] == nil then return default end
-    return options[key]
-  end
-  local dist = option("dist", whole and "uniform" or "normal")
+  local dist = args.given(options.dist, whole and "uniform" or "normal")
   args.enum(what .. ": dist", dist, whole and { "uniform" } or { "normal", "uniform" })
   for _, key in ipairs(dist == "normal" and { "low", "high" } or { "mean", "sd" }) do
     if options[key] ~= nil then error(("%s: %s: given, but dist is %s"):format(what, key, dist), 2) end
   end
-  local seed = args.integer(what .. ": seed", option("seed", 0), 0)
-  local stream = args.integer(what .. ": stream", option("stream", 0), 0)
+  local seed = args.integer(what .. ": seed", args.given(options.seed, 0), 0)
+  local stream = args.integer(what .. ": stream", args.given(options.stream, 0), 0)
   local a, b
   if dist == "normal" then
-    a = args.number(what .. ": mean", option("mean", 0))
-    b = args.number(what .. ": sd", option("sd", 1), 0)
+    a = args.number(what .. ": mean", args.given(options.mean, 0))
+    b = args.number(what .. ": sd", args.given(options.sd, 1), 0)
   elseif whole then
     a = args.integer(what .. ": low", options.low, INT32_MIN, INT32_MAX)
     b = args.integer(what .. ": high", options.high, a + 1, INT32_MAX + 1)
   else
-    a = args.number(what .. ": low", option("low", 0))
-    b = args.number(what .. ": high", option("high", 1), a)
+    a = args.number(what .. ": low", args.given(options.low, 0))
+    b = args.number(what .. ": high", args.given(options.high, 1), a)
   end
   return done(self, C.fh_view_random(self.handle, F.dists[dist], seed, stream, a, b))
 end
