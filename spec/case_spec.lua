@@ -14,7 +14,8 @@ describe("case", function()
     assert.same({
       s_q = 2048, s_kv = 8192 + 2048 + 127, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 640, pattern = "csa",
       layout = "packed", seed = 0, window = 128, index_topk = 512, ratio = 1, holes = 0.01, requests = 1, prior = 6144,
-      lengths = "natural", invalid_rows = 0, values = "normal", scale_q = 1, sink = "normal", sm_scale = 512^-0.5, lse = true, max_logits = true,
+      lengths = "natural", invalid_rows = 0, values = "normal", scale_q = 1, sink = "normal", sm_scale = 512^-0.5, lse = true,
+      max_logits = true,
     }, c:describe())
     assert.equal(640, c.topk)
     assert.is_nil(c.keep)

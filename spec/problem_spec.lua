@@ -181,6 +181,14 @@ describe("problem", function()
     assert.equal(12, counters.rows)
   end)
 
+  it("gives padded its zero heads to compute: as many as the case says", function()
+    local p = assert(small { holes = 0, prior = 200 }:problem(dev))
+    local q = assert(small { holes = 0, prior = 200, h_pad = 128 }:problem(dev))
+    local padded = assert(p:run("padded", assert(p:outputs()))).executed_flops
+    assert.is_true(padded >= p.useful_flops * 64 / 3)
+    assert.equal(2 * padded, assert(q:run("padded", assert(q:outputs()))).executed_flops)
+  end)
+
   it("takes a plan, and a group without one", function()
     local p = assert(small():problem(dev))
     local want = assert(p:outputs())
@@ -249,6 +257,18 @@ describe("problem", function()
       call = nil -- luacheck: ignore
       for _ = 1, 3 do collectgarbage() end
       assert.is_true(tensor.live_bytes() < held)
+    end)
+
+    it("keeps the workspace it was given when a larger one is needed later", function()
+      local p = assert(small():problem(dev))
+      local o = assert(p:outputs())
+      local first = assert(p:call("gather", o))
+      local packed = assert(p:call("packed", o))
+      assert.is_true(packed.workspace_bytes > first.workspace_bytes)
+      collectgarbage()
+      collectgarbage()
+      assert.equal(0, F.C.fh_sparse_fwd(dev.handle, first))
+      assert.equal(0, F.C.fh_sparse_fwd(dev.handle, packed))
     end)
 
     it("survives the collector whenever it comes", function()
@@ -385,15 +405,25 @@ describe("problem", function()
     it("outputs of another size or dtype before anything is written", function()
       local p, q = assert(small():problem(dev)), assert(small { s_q = 11 }:problem(dev))
       local o = assert(q:outputs())
-      local shown = tostring(o.out)
-      refused("problem:run: outputs.out: got " .. shown .. ", wanted a tensor, bf16 or f32 [12, 3, 512]",
-        function() p:run("gather", o) end)
+      refused("problem:run: outputs.out: got bf16 [11, 3, 512] stride [1536, 512, 1], wanted bf16 or f32 [12, 3, 512], " ..
+        "the last dimension contiguous", function() p:run("gather", o) end)
       o = assert(p:outputs())
       o.lse = assert(tensor.new(dev, "bf16", { 12, 3 }, { fill = 0 }))
-      refused("problem:run: outputs.lse: got " .. tostring(o.lse) .. ", wanted a tensor, f32 [12, 3]",
+      refused("problem:run: outputs.lse: got bf16 [12, 3] stride [3, 1], wanted f32 [12, 3], the last dimension contiguous",
+        function() p:run("gather", o) end)
+      o.lse = assert(tensor.new(dev, "f32", { 12, 3 }, { stride = { 1, 12 } }))
+      refused("problem:run: outputs.lse: got f32 [12, 3] stride [1, 12], wanted f32 [12, 3], the last dimension contiguous",
         function() p:run("gather", o) end)
       o.lse = 5
-      refused("problem:run: outputs.lse: got 5, wanted a tensor, f32 [12, 3]", function() p:run("gather", o) end)
+      refused("problem:run: outputs.lse: got 5, wanted f32 [12, 3], the last dimension contiguous",
+        function() p:run("gather", o) end)
+    end)
+
+    it("a plan that was freed", function()
+      local p = assert(small():problem(dev))
+      local made = assert(plan.build(p))
+      made:free()
+      refused("problem:run: plan: used after free()", function() p:run("packed", assert(p:outputs()), { plan = made }) end)
     end)
   end)
 end)

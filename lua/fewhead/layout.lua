@@ -1,9 +1,8 @@
---- Layouts: how the tensors of one call lie in memory, with poison where nothing may be read and canaries where nothing may be
--- written.
+--- Layouts: how a call's tensors lie in memory, with poison where nothing may be read and canaries where nothing may be written.
 --
 --     local layout = require "fewhead.layout"
---     local inputs = assert(layout.make("vllm", dev, { s_q = 64, s_kv = 8192, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk
---     = 640 })) print(inputs.q)        --> bf16 [64, 8, 512] stride [32768, 512, 1] on cpu: ..
+--     local sizes = { s_q = 64, s_kv = 8192, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 640 }
+--     print(assert(layout.make("vllm", dev, sizes)).q)       --> bf16 [64, 8, 512] stride [32768, 512, 1] on cpu: ..
 --
 -- A tensor is a box of real elements in a larger, contiguous box; the layout says how much larger on each side:
 --   packed   rows follow each other without a gap; guard rows lie before and after.

@@ -6,8 +6,7 @@
 --
 -- FILE.npy: format 1.0 or 2.0, dtype '<i4', C order. Any other FILE holds little-endian int32 alone, and FILE.json beside it
 -- says { "dtype": "int32", "shape": [2048, 640] }. The header may also give "s_kv", the KV rows that the indices count in, and
--- "topk_length", a file in the same folder with one int32 a row; beside FILE.npy it is optional and repeats neither dtype nor
--- shape.
+-- "topk_length", a file in the same folder with one int32 a row; beside FILE.npy it is optional and has these two alone.
 local ffi = require "ffi"
 local json = require "fewhead.json"
 

@@ -260,8 +260,7 @@ local function identity(n)
   return list
 end
 
--- Bring `count` evenly drawn members of perm[0 .. n - 1] to its front, in random order (Fisher and Yates). perm may stand in
--- any order.
+-- Bring `count` evenly drawn members of perm[0 .. n - 1], whatever their order, to its front (Fisher and Yates).
 local function shuffle_front(perm, n, count, roll)
   for k = 0, count - 1 do
     local j = k + roll(n - k)

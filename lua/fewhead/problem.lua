@@ -127,12 +127,11 @@ local function check(self, name)
 end
 
 --- Fresh outputs in the case's layout, every byte 0xFF (fewhead.layout): out, lse and max_logits as the case asks for them,
--- with outputs:poison() and outputs:free(). { float32 = true } makes out f32, for the reference. Returns nil, err without
--- memory.
+-- with outputs:poison() and outputs:free(). { float32 = true } makes out f32, for the reference. nil, err without memory.
 function Problem:outputs(options)
   check(self, "outputs")
   local o = args.options("problem:outputs", options, { "float32" })
-  local float32 = o.float32 ~= nil and args.boolean("problem:outputs: float32", o.float32) or false
+  local float32 = args.boolean("problem:outputs: float32", args.given(o.float32, false))
   local outputs, err = layout.outputs(self.output_layout, self.device, sizes(self.case, self.s_q, { float32 = float32 }))
   return outputs, err
 end
@@ -144,8 +143,7 @@ function Problem:intact(outputs)
   return ok, err
 end
 
--- ---- Calls
--- -------------------------------------------------------------------------------------------------------------------
+-- ---- Calls ------------------------------------------------------------------------------------------------------------------
 
 -- What a call points to, for as long as the call lives.
 local anchors = setmetatable({}, { __mode = "k" })
@@ -154,13 +152,17 @@ local CALL_OPTIONS = { "plan", "row_invariant", "group" }
 -- Queries of a packed group; the library says which go with the heads.
 local MAX_GROUP = 64
 
+-- An output has no stride for its last dimension: there its elements lie side by side.
 local function check_output(what, t, dtypes, shape, level)
-  local fits = type(t) == "table" and type(t.shape) == "table" and #t.shape == #shape
+  local is_tensor = type(t) == "table" and type(t.shape) == "table"
+  local fits = is_tensor and #t.shape == #shape and (t.stride[#shape] == 1 or shape[#shape] < 2)
   for i, n in ipairs(shape) do fits = fits and t.shape[i] == n end
-  local wanted = table.concat(dtypes, " or ")
-  if not fits or not wanted:find(t.dtype, 1, true) then
-    error(("%s: got %s, wanted a tensor, %s [%s]"):format(what,
-      fits == nil and args.show(t) or tostring(t), wanted, table.concat(shape, ", ")), level + 1)
+  local is_dtype = false
+  for _, dtype in ipairs(dtypes) do is_dtype = is_dtype or is_tensor and t.dtype == dtype end
+  if not (fits and is_dtype) then
+    local got = is_tensor and ("%s [%s] stride [%s]"):format(t.dtype, table.concat(t.shape, ", "), table.concat(t.stride, ", "))
+    error(("%s: got %s, wanted %s [%s], the last dimension contiguous"):format(what, got or args.show(t),
+      table.concat(dtypes, " or "), table.concat(shape, ", ")), level + 1)
   end
 end
 
@@ -180,6 +182,7 @@ local function describe(self, what, path, outputs, o, level)
     if type(o.plan) ~= "table" or not ffi.istype("fh_plan", o.plan.struct) then
       error(("%s: plan: got %s, wanted a plan, such as plan.build gives"):format(what, args.show(o.plan)), level + 1)
     end
+    if o.plan.freed then error(("%s: plan: used after free()"):format(what), level + 1) end
     call.plan = o.plan.struct
     if o.group == nil then call.group = o.plan.group end
   end
@@ -209,8 +212,7 @@ local function describe(self, what, path, outputs, o, level)
   return call
 end
 
---- The call without a workspace: for plans, and for asking what it would need. Options and path as for call(); outputs may be
--- nil.
+--- The call without a workspace: for plans, and to ask what it would need. As call(), but outputs may be nil.
 function Problem:bare_call(path, outputs, options)
   check(self, "bare_call")
   local call = describe(self, "problem:bare_call", path, outputs, options, 2)
@@ -247,16 +249,14 @@ end
 
 --- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. path: "auto", "reference",
 -- "padded", "gather", "packed". Options: plan (packed: of fewhead.plan; also decides group), row_invariant (auto never packs),
--- group (packed: queries of a group, 0 or left out = as many as fill a tile). Returns nil, err when the library refuses the
--- call.
+-- group (packed: queries of a group, 0 or left out = as many as fill a tile). nil, err when the library refuses the call.
 function Problem:call(path, outputs, options)
   check(self, "call")
   local call, err = ready(self, "problem:call", path, outputs, options, 2)
   return call, err
 end
 
---- Run once. Returns { path = what really ran, rows =, useful_flops =, executed_flops =, bytes = }, or nil and the library's
--- message.
+--- Run once. Returns { path = what really ran, rows =, useful_flops =, executed_flops =, bytes = } | nil, the library's message.
 function Problem:run(path, outputs, options)
   check(self, "run")
   local call, err = ready(self, "problem:run", path, outputs, options, 2)
@@ -291,12 +291,10 @@ function Problem:runner(path, outputs, options)
   return function() return C.fh_sparse_fwd(handle, call) end
 end
 
--- ---- Samples
--- -----------------------------------------------------------------------------------------------------------------
+-- ---- Samples ----------------------------------------------------------------------------------------------------------------
 
 --- The problem of rows first, first + step, .. alone, counted from 1 as in tensor:slice(1, first, s_q, step), on the same q, kv
--- and indices: what a slow path can be asked where the whole is too much. Its outputs are packed. Returns nil, err without
--- memory.
+-- and indices: what a slow path can be asked where the whole is too much. Its outputs are packed. nil, err without memory.
 function Problem:rows(first, step)
   check(self, "rows")
   args.integer("problem:rows: first", first, 1, self.s_q)
