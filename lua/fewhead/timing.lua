@@ -232,7 +232,9 @@ local function plan_us(problem, outputs, opts, watch)
   local bytes, plan = F.ffi.new("uint64_t[1]"), F.ffi.new("fh_plan", { struct_size = F.ffi.sizeof("fh_plan") })
   local ok, err = F.check(F.C.fh_plan_bytes(problem.device.handle, call, bytes))
   if not ok then return nil, err end
-  local memory = require("fewhead.tensor").new(problem.device, "i32", { math.max(1, math.ceil(tonumber(bytes[0]) / 4)) })
+  local memory
+  memory, err = require("fewhead.tensor").new(problem.device, "i32", { math.max(1, math.ceil(tonumber(bytes[0]) / 4)) })
+  if not memory then return nil, err end
   local function build() return F.C.fh_plan_build(problem.device.handle, call, memory:data(), bytes[0], plan) end
   local samples = {}
   for i = 0, PLAN_BUILDS do
@@ -261,7 +263,9 @@ function M.problem(problem, paths, opts)
   if not watch then return nil, err end
   set.stopwatch = set.stopwatch or watch
 
-  local outputs = problem:outputs() -- one set: paths take turns and only times are kept
+  local outputs -- one set: paths take turns and only times are kept
+  outputs, err = problem:outputs()
+  if not outputs then return nil, "timing: " .. err end
   local function evict()
     for _, tensor in ipairs { problem.q, problem.kv, problem.indices, outputs.out } do tensor:evict() end
   end
@@ -284,6 +288,7 @@ function M.problem(problem, paths, opts)
   if status then message = message .. ": " .. select(2, require("fewhead.ffi").check(status)) end
   if result and plan then result.packed.plan_us = build_us end
   if plan then plan:free() end
+  outputs:free()
   return result, message
 end
 
