@@ -167,6 +167,10 @@ function resolve.csa(g, o, what, level)
   g.ratio = args.integer(what .. ": ratio", given(o.ratio, 1), 1, INT32_MAX, level + 1)
   g.holes = args.number(what .. ": holes", given(o.holes, HOLES), 0, 1, level + 1)
   place_requests(g, o, g.ratio, what, level + 1)
+  if g.compressed > MAX_ENTRIES then
+    error(("%s: prior: got %s, %d compressed rows at ratio %d, wanted at most %d"):format(what, args.show(o.prior), g.compressed,
+      g.ratio, MAX_ENTRIES), level + 1)
+  end
 end
 
 resolve["local"] = function(g, o, what, level)
@@ -334,7 +338,7 @@ function fill.uniform(g, indices)
   local s_kv, topk, roll = g.s_kv, g.topk, dice(g.seed, STREAM.picks)
   local bad, hole = dice(g.seed, STREAM.invalid), dice(g.seed, STREAM.holes)
   local invalid, kinds = invalid_values(s_kv)
-  local perm = identity(s_kv)
+  local perm = identity(g.repeats and 0 or s_kv)
   local drawn = g.repeats and s_kv > 0 and topk or min(topk, s_kv)
   for row = 0, g.s_q - 1 do
     local at = row * topk
