@@ -78,7 +78,7 @@ local function resolve_pattern(name, p, level)
   return g
 end
 
--- The list, or the one number that stands for it: the value of an option of each request.
+-- A copy of the list, or nil where it is `means`, the list that one number stands for.
 local function brief(list, means)
   for r, n in ipairs(list) do
     if n ~= means[r] then return { unpack(list) } end
