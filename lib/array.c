@@ -36,16 +36,19 @@ fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high) {
 
 int fh_array_distinct(const fh_array *array) {
   if (fh_array_empty(array)) return 1;
-  int used[FH_MAX_RANK] = {0};
-  uint64_t within = 1; /* elements from the lowest to the highest of the dimensions used so far */
-  for (int32_t n = 0; n < array->rank; n++) {
-    int32_t next = -1; /* the unused dimension of smallest step */
-    for (int32_t i = 0; i < array->rank; i++)
-      if (!used[i] && (next < 0 || magnitude(array->stride[i]) < magnitude(array->stride[next]))) next = i;
-    used[next] = 1;
-    if (array->count[next] == 1) continue;
-    if (magnitude(array->stride[next]) < within) return 0;
-    within += (uint64_t)(array->count[next] - 1) * magnitude(array->stride[next]);
+  uint64_t step[FH_MAX_RANK], last[FH_MAX_RANK]; /* of the dimensions that move, by rising step; the index of their last element */
+  int32_t n = 0;
+  for (int32_t i = 0; i < array->rank; i++) {
+    if (array->count[i] == 1) continue;
+    int32_t at = n++;
+    for (; at > 0 && step[at - 1] > magnitude(array->stride[i]); at--) step[at] = step[at - 1], last[at] = last[at - 1];
+    step[at] = magnitude(array->stride[i]);
+    last[at] = (uint64_t)(array->count[i] - 1);
+  }
+  uint64_t within = 1; /* elements from the lowest to the highest of the dimensions seen so far */
+  for (int32_t i = 0; i < n; i++) {
+    if (step[i] < within) return 0;
+    within += last[i] * step[i];
   }
   return 1;
 }

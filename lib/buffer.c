@@ -13,7 +13,7 @@ enum {
   ALIGNMENT = 256,
   HUGE_PAGE = 2 << 20, /* from this size up memory is aligned to, and asked for in, huge pages: gathered rows touch many pages */
   CACHE_LINE = 64,
-  EVICT_CHUNK = 1 << 20
+  CHUNK = 1 << 20 /* what one turn of a thread fills or flushes */
 };
 
 static fh_status make(fh_device *device, void *base, uint64_t bytes, int32_t owned, fh_buffer **buffer) {
@@ -92,10 +92,28 @@ fh_status fh_buffer_read(const fh_buffer *buffer, uint64_t offset, void *dst, ui
   return status;
 }
 
+static uint64_t chunk_end(const fh_buffer *buffer, uint64_t first) {
+  return buffer->bytes - first < CHUNK ? buffer->bytes : first + CHUNK;
+}
+
+static void on_chunks(fh_buffer *buffer, void (*work)(void *arg, int64_t item, int32_t thread), void *arg) {
+  if (buffer->bytes) fhk_cpu_parallel(buffer->device->cpu, (int64_t)((buffer->bytes - 1) / CHUNK + 1), work, arg);
+}
+
+typedef struct filling { const fh_buffer *buffer; int32_t value; } filling;
+
+static void fill_chunk(void *arg, int64_t item, int32_t thread) {
+  (void)thread;
+  const filling *fill = arg;
+  const uint64_t first = (uint64_t)item * CHUNK;
+  memset(fill->buffer->base + first, fill->value, chunk_end(fill->buffer, first) - first);
+}
+
 fh_status fh_buffer_fill(fh_buffer *buffer, int32_t value) {
   if (!buffer) return fh_fail_null("buffer");
   if (value < 0 || value > 255) return fh_fail(FH_ERR_ARGUMENT, "value: got %d, wanted 0 .. 255", (int)value);
-  if (buffer->bytes) memset(buffer->base, value, buffer->bytes);
+  filling fill = {buffer, value};
+  on_chunks(buffer, fill_chunk, &fill);
   return FH_OK;
 }
 
@@ -104,15 +122,14 @@ fh_status fh_buffer_fill(fh_buffer *buffer, int32_t value) {
 static void flush_chunk(void *arg, int64_t item, int32_t thread) {
   (void)thread;
   const fh_buffer *buffer = arg;
-  const uint64_t first = (uint64_t)item * EVICT_CHUNK;
-  const uint64_t end = buffer->bytes - first < EVICT_CHUNK ? buffer->bytes : first + EVICT_CHUNK;
+  const uint64_t first = (uint64_t)item * CHUNK, end = chunk_end(buffer, first);
   for (uint64_t at = first; at < end; at += CACHE_LINE) _mm_clflush(buffer->base + at);
   _mm_clflush(buffer->base + end - 1); /* a wrapped base need not start a line */
   _mm_mfence();
 }
 
 static fh_status evict(fh_buffer *buffer) {
-  fhk_cpu_parallel(buffer->device->cpu, (int64_t)((buffer->bytes - 1) / EVICT_CHUNK + 1), flush_chunk, buffer);
+  on_chunks(buffer, flush_chunk, buffer);
   return FH_OK;
 }
 
@@ -121,9 +138,8 @@ static fh_status evict(fh_buffer *buffer) {
 /* No portable instruction drops a line: other memory, twice the size of the largest cache, takes its place. */
 static fh_status evict(fh_buffer *buffer) {
   const uint64_t cache = buffer->device->info.cache_bytes ? buffer->device->info.cache_bytes : 64 << 20, bytes = 2 * cache;
-  unsigned char *other = malloc(bytes);
+  unsigned char *other = calloc(bytes, 1);
   if (!other) return fh_fail(FH_ERR_MEMORY, "buffer: the system refused the %" PRIu64 " bytes that evict it", bytes);
-  memset(other, 1, bytes);
   for (uint64_t at = 0; at < bytes; at += CACHE_LINE) *(volatile unsigned char *)(other + at) += 1;
   free(other);
   return FH_OK;

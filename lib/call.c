@@ -238,7 +238,7 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
 fh_status fh_call_check(fh_device *device, const fh_call *call) {
   fh_checked checked;
   uint64_t counters_bytes = 0;
-  arrays all;
+  arrays all = {0};
   return check(device, call, &checked, &counters_bytes, &all);
 }
 
@@ -360,7 +360,7 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   fh_call *call = &checked.call;
   fh_counters ran = {.struct_size = sizeof ran};
   uint64_t counters_bytes = 0;
-  arrays all;
+  arrays all = {0};
   fh_status status = check(device, given, &checked, &counters_bytes, &all);
   if (status || call->s_q == 0) return status;
   if ((status = check_workspace(device, call, &all))) return status;

@@ -55,7 +55,7 @@ int fh_array_empty(const fh_array *array);
  * one of them leaves 64 bits. */
 fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high);
 
-/* 1 when no two elements share memory: taken by falling stride, each dimension steps over all that lies within. The rare
+/* 1 when no two elements share memory: each dimension steps over all that the dimensions of smaller stride cover. The rare
  * interleavings that are distinct all the same get 0. The extent fits 64 bits. */
 int fh_array_distinct(const fh_array *array);
 

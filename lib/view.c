@@ -21,12 +21,12 @@ fh_array fh_view_array(const fh_view *view, const char *name) {
 /* Takes info with dtype, rank, shape, stride and offset set; checks the last four against the buffer. */
 static fh_status make(fh_buffer *buffer, fh_view_info *info, fh_view **view) {
   const int32_t bytes = fh_dtype_bytes(info->dtype);
-  int64_t elements = 1, low, high, offset;
+  int64_t elements = 1, size, low, high, offset;
   for (int32_t i = 0; i < info->rank; i++)
     if (info->shape[i] == 0) elements = 0;
   for (int32_t i = 0; i < info->rank; i++)
     if (elements && __builtin_mul_overflow(elements, info->shape[i], &elements)) elements = INT64_MAX;
-  if (elements > INT64_MAX / bytes) return fh_fail(FH_ERR_SHAPE, "shape: more elements than 64 bits can count the bytes of");
+  if (__builtin_mul_overflow(elements, bytes, &size)) return fh_fail(FH_ERR_SHAPE, "shape: more elements than 64 bits can count the bytes of");
   for (int32_t i = info->rank; i < FH_MAX_RANK; i++) info->shape[i] = 1, info->stride[i] = 0;
   info->struct_size = sizeof *info;
   info->data = NULL;
@@ -40,7 +40,7 @@ static fh_status make(fh_buffer *buffer, fh_view_info *info, fh_view **view) {
       return fh_fail(FH_ERR_SHAPE, "view: its elements would lie outside the buffer's %" PRIu64 " bytes (offset %" PRId64 " elements of "
                      "%d bytes)", buffer->bytes, info->offset, (int)bytes);
     info->data = buffer->base + offset;
-    if ((uintptr_t)info->data % (uintptr_t)bytes)
+    if ((uintptr_t)info->data & (uintptr_t)(bytes - 1))
       return fh_fail(FH_ERR_ALIGNMENT, "buffer: its base %p is not a multiple of the element's %d bytes", (void *)buffer->base, (int)bytes);
   }
   fh_view *made = malloc(sizeof *made);
@@ -154,7 +154,7 @@ static void move_run(unsigned char *at, int64_t stride, unsigned char *host, int
 
 /* Elements first .. first + n - 1 of the view to or from contiguous memory. n > 0. */
 static void move(const walk *w, int64_t first, int64_t n, void *host, direction way) {
-  int64_t index[FH_MAX_RANK], rest = first, offset = 0;
+  int64_t index[FH_MAX_RANK] = {0}, rest = first, offset = 0;
   for (int32_t i = w->rank; i-- > 0; rest /= w->shape[i]) index[i] = rest % w->shape[i], offset += index[i] * w->stride[i];
   const int32_t inner = w->rank - 1;
   unsigned char *to = host;
