@@ -21,8 +21,8 @@ fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high) {
     int64_t reach;
     int64_t *end = array->stride[i] < 0 ? &lo : &hi;
     if (__builtin_mul_overflow(array->count[i] - 1, array->stride[i], &reach) || __builtin_add_overflow(*end, reach, end))
-      return fh_fail(FH_ERR_STRIDE, "%s: %" PRId64 " elements in steps of %" PRId64 " leave 64 bits", array->name, array->count[i],
-                     array->stride[i]);
+      return fh_fail(FH_ERR_STRIDE, "%s: %" PRId64 " elements in steps of %" PRId64 " leave 64 bits", array->name,
+                     array->count[i], array->stride[i]);
   }
   int64_t past;
   if (__builtin_mul_overflow(lo, array->element_bytes, low) || __builtin_add_overflow(hi, 1, &past) ||
@@ -36,7 +36,7 @@ fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high) {
 
 int fh_array_distinct(const fh_array *array) {
   if (fh_array_empty(array)) return 1;
-  uint64_t step[FH_MAX_RANK], last[FH_MAX_RANK]; /* of the dimensions that move, by rising step; the index of their last element */
+  uint64_t step[FH_MAX_RANK], last[FH_MAX_RANK]; /* of the dimensions that move, by rising step; index of their last element */
   int32_t n = 0;
   for (int32_t i = 0; i < array->rank; i++) {
     if (array->count[i] == 1) continue;
@@ -53,8 +53,8 @@ int fh_array_distinct(const fh_array *array) {
   return 1;
 }
 
-/* Bytes that the array covers when its dimensions of a step that is a multiple of `period` bytes are left out: what it covers within
- * one period. *start is the lowest of them, modulo the period. */
+/* Bytes that the array covers when its dimensions of a step that is a multiple of `period` bytes are left out: what it covers
+ * within one period. *start is the lowest of them, modulo the period. */
 static uint64_t window(const fh_array *array, uint64_t period, uint64_t *start) {
   const uint64_t bytes = (uint64_t)array->element_bytes;
   uint64_t from = (uintptr_t)array->base, size = bytes;

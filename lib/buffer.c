@@ -75,8 +75,8 @@ uint64_t fh_buffer_bytes(const fh_buffer *buffer) {
 static fh_status check_range(const fh_buffer *buffer, uint64_t offset, const char *name, const void *host, uint64_t bytes) {
   if (!buffer) return fh_fail_null("buffer");
   if (offset > buffer->bytes || bytes > buffer->bytes - offset)
-    return fh_fail(FH_ERR_SHAPE, "bytes: got %" PRIu64 " from offset %" PRIu64 ", wanted them within the buffer's %" PRIu64, bytes,
-                   offset, buffer->bytes);
+    return fh_fail(FH_ERR_SHAPE, "bytes: got %" PRIu64 " from offset %" PRIu64 ", wanted them within the buffer's %" PRIu64,
+                   bytes, offset, buffer->bytes);
   return host || !bytes ? FH_OK : fh_fail_null(name);
 }
 

@@ -6,8 +6,8 @@
 
 #include "internal.h"
 
-/* Limits that keep every size computed from a call inside 64 bits: no workspace takes more than 2^22 bytes a row and 2^6 bytes for a
- * row's list entry. Both are far beyond any memory. */
+/* Limits that keep every size computed from a call inside 64 bits: no workspace takes more than 2^22 bytes a row and 2^6 bytes
+ * for a row's list entry. Both are far beyond any memory. */
 #define MAX_ROWS ((int64_t)1 << 40)
 #define MAX_LIST_ENTRIES ((int64_t)1 << 56)
 
@@ -32,7 +32,7 @@ const char *fh_path_name(int32_t path) {
   return path >= 0 && path < FH_PATHS ? names[path] : NULL;
 }
 
-/* ---- Sizes ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Sizes ---------------------------------------------------------------------------------------------------------------- */
 
 static fh_status check_range(const char *name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return FH_OK;
@@ -51,7 +51,8 @@ static fh_status check_choices(fh_call *call) {
   if (call->h_pad != 0 && call->h_pad < call->h_q)
     return fh_fail(FH_ERR_SHAPE, "h_pad: got %d, wanted at least h_q, %d", (int)call->h_pad, (int)call->h_q);
   if (call->group < 0 || (call->group > 1 && call->group > most))
-    return fh_fail(FH_ERR_SHAPE, "group: got %d, wanted 0 .. %d for h_q %d", (int)call->group, most > 1 ? most : 1, (int)call->h_q);
+    return fh_fail(FH_ERR_SHAPE, "group: got %d, wanted 0 .. %d for h_q %d", (int)call->group, most > 1 ? most : 1,
+                   (int)call->h_q);
   if (!isfinite(call->sm_scale) || call->sm_scale <= 0)
     return fh_fail(FH_ERR_ARGUMENT, "sm_scale: got %g, wanted a finite number > 0", (double)call->sm_scale);
   if (call->reserved != 0) return fh_fail(FH_ERR_ARGUMENT, "reserved: got %d, wanted 0", (int)call->reserved);
@@ -89,7 +90,8 @@ static int plan_fits(const fh_call *call) {
 
 fh_status fh_check_plannable(const fh_call *call) {
   if (plan_fits(call)) return FH_OK;
-  return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk, (int)call->group, INT32_MAX);
+  return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk, (int)call->group,
+                 INT32_MAX);
 }
 
 /* The plan that the caller gave, if any: was it built for a call like this one? */
@@ -118,7 +120,7 @@ static fh_status check_plan(fh_checked *checked) {
   return FH_OK;
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------------------------------------- */
 
 fh_status fh_check_array(const fh_array *array) {
   int64_t low, high;
@@ -126,11 +128,14 @@ fh_status fh_check_array(const fh_array *array) {
   if (fh_array_empty(array)) return FH_OK;
   if (!array->base) return fh_fail_null(array->name);
   if ((uintptr_t)array->base % (uintptr_t)array->element_bytes)
-    return fh_fail(FH_ERR_ALIGNMENT, "%s: got %p, wanted a multiple of %d bytes", array->name, array->base, (int)array->element_bytes);
+    return fh_fail(FH_ERR_ALIGNMENT, "%s: got %p, wanted a multiple of %d bytes", array->name, array->base,
+                   (int)array->element_bytes);
   const fh_status status = fh_array_extent(array, &low, &high);
   if (status) return status;
-  if (__builtin_add_overflow((uintptr_t)array->base, low, &address) || __builtin_add_overflow((uintptr_t)array->base, high, &address))
-    return fh_fail(FH_ERR_STRIDE, "%s: bytes %" PRId64 " .. %" PRId64 " from %p leave 64 bits", array->name, low, high, array->base);
+  if (__builtin_add_overflow((uintptr_t)array->base, low, &address) ||
+      __builtin_add_overflow((uintptr_t)array->base, high, &address))
+    return fh_fail(FH_ERR_STRIDE, "%s: bytes %" PRId64 " .. %" PRId64 " from %p leave 64 bits", array->name, low, high,
+                   array->base);
   return FH_OK;
 }
 
@@ -152,8 +157,8 @@ static fh_array matrix(const char *name, const void *base, int32_t element_bytes
   return (fh_array){name, base, element_bytes, 2, {rows, columns}, {stride, 1}};
 }
 
-static fh_array heads(const char *name, const void *base, int32_t element_bytes, const fh_call *call, int64_t width, int64_t stride_s,
-                      int64_t stride_h) {
+static fh_array heads(const char *name, const void *base, int32_t element_bytes, const fh_call *call, int64_t width,
+                      int64_t stride_s, int64_t stride_h) {
   return (fh_array){name, base, element_bytes, 3, {call->s_q, call->h_q, width}, {stride_s, stride_h, 1}};
 }
 
@@ -193,8 +198,8 @@ static fh_status check_overlap(const arrays *all, int32_t i) {
   const fh_array *mine = &all->at[i].array;
   for (int32_t j = 0; j < all->count; j++) {
     if (j == i || fh_arrays_disjoint(mine, &all->at[j].array)) continue;
-    return fh_fail(FH_ERR_OVERLAP, "%s: its memory overlaps %s; wanted memory of its own, or the same strides and other heads", mine->name,
-                   all->at[j].array.name);
+    return fh_fail(FH_ERR_OVERLAP, "%s: its memory overlaps %s; wanted memory of its own, or the same strides and other heads",
+                   mine->name, all->at[j].array.name);
   }
   return FH_OK;
 }
@@ -207,7 +212,8 @@ static fh_status check_arrays(const arrays *all) {
     const fh_array *a = &all->at[i].array;
     if (!all->at[i].written) continue;
     if (!fh_array_distinct(a))
-      return fh_fail(FH_ERR_STRIDE, "%s: got strides %" PRId64 ", %" PRId64 " for [%" PRId64 ", %" PRId64 "%s], which make its elements overlap",
+      return fh_fail(FH_ERR_STRIDE,
+                     "%s: got strides %" PRId64 ", %" PRId64 " for [%" PRId64 ", %" PRId64 "%s], which make its elements overlap",
                      a->name, a->stride[0], a->stride[1], a->count[0], a->count[1], a->rank == 3 ? ", 512" : "");
     if ((status = check_overlap(all, i))) return status;
   }
@@ -215,7 +221,8 @@ static fh_status check_arrays(const arrays *all) {
 }
 
 /* Everything but the workspace. */
-static fh_status check(const fh_device *device, const fh_call *given, fh_checked *checked, uint64_t *counters_bytes, arrays *all) {
+static fh_status check(const fh_device *device, const fh_call *given, fh_checked *checked, uint64_t *counters_bytes,
+                       arrays *all) {
   fh_call *call = &checked->call;
   fh_counters counters;
   fh_status status;
@@ -242,7 +249,7 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
   return check(device, call, &checked, &counters_bytes, &all);
 }
 
-/* ---- Workspace -------------------------------------------------------------------------------------------------------------- */
+/* ---- Workspace ------------------------------------------------------------------------------------------------------------ */
 
 /* Whether FH_AUTO may pack: with one query a group there is nothing to share. */
 static int may_pack(const fh_call *call) {
@@ -299,7 +306,7 @@ static fh_status check_workspace(const fh_device *device, const fh_call *call, a
   return status ? status : check_overlap(all, all->count - 1);
 }
 
-/* ---- The run ---------------------------------------------------------------------------------------------------------------- */
+/* ---- The run -------------------------------------------------------------------------------------------------------------- */
 
 enum { COUNT_ROWS = 64 }; /* rows that one turn of a thread counts: long enough to be worth the turn */
 

@@ -11,7 +11,7 @@
 
 enum { MAX_THREADS = 1024 };
 
-/* The CPU share that a container was given, rounded up to whole CPUs; 0 when there is no limit. Linux control groups, version 2. */
+/* The CPU share that a container was given, rounded up to whole CPUs; 0 when there is no limit. Linux control groups, v2. */
 static int32_t quota_cpus(void) {
   FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
   if (!file) return 0;
@@ -43,7 +43,8 @@ static fh_status choose_threads(int32_t asked, int32_t *threads) {
   else if (!text || !*text) *threads = usable_cpus();
   else if (fh_read_whole(text, &number) && number >= 1 && number <= MAX_THREADS) *threads = (int32_t)number;
   else
-    return fh_fail(FH_ERR_ARGUMENT, "FEWHEAD_THREADS: got %s, wanted a whole number in 1 .. %d", fh_quote(text, quoted), MAX_THREADS);
+    return fh_fail(FH_ERR_ARGUMENT, "FEWHEAD_THREADS: got %s, wanted a whole number in 1 .. %d", fh_quote(text, quoted),
+                   MAX_THREADS);
   return FH_OK;
 }
 

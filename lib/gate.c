@@ -83,8 +83,9 @@ fh_status fh_tp_heads(int64_t heads, int64_t ranks, int32_t virtual_heads, int64
     return fh_fail(FH_ERR_ARGUMENT, "virtual_heads: got %d, wanted 0 or 1", (int)virtual_heads);
   const int64_t over = heads % ranks, each = heads / ranks + (over != 0);
   if (over && !virtual_heads)
-    return fh_fail(FH_ERR_SHAPE, "heads: got %" PRId64 " over %" PRId64 " ranks, wanted a multiple, or virtual_heads 1 for %" PRId64
-                   " a rank", heads, ranks, each);
+    return fh_fail(FH_ERR_SHAPE,
+                   "heads: got %" PRId64 " over %" PRId64 " ranks, wanted a multiple, or virtual_heads 1 for %" PRId64 " a rank",
+                   heads, ranks, each);
   *local = each;
   *added = over ? ranks - over : 0;
   return FH_OK;

@@ -7,7 +7,7 @@
 #include "cpu/cpu.h"
 #include "fewhead.h"
 
-/* ---- Errors (status.c) ----------------------------------------------------------------------------------------------------- */
+/* ---- Errors (status.c) ---------------------------------------------------------------------------------------------------- */
 
 /* Record the message of this thread and return `status`: `return fh_fail(FH_ERR_SHAPE, "s_q: got %lld, wanted >= 0", ...)`. */
 fh_status fh_fail(fh_status status, const char *format, ...)
@@ -19,15 +19,15 @@ fh_status fh_fail(fh_status status, const char *format, ...)
 /* FH_ERR_ARGUMENT: `name` is a pointer that must not be NULL. */
 fh_status fh_fail_null(const char *name);
 
-/* Copies the caller's struct of struct_size bytes into `full` (of full_size bytes), the rest zero. FH_ERR_VERSION when struct_size
- * is 0, smaller than min_size or larger than full_size; `name` is the struct's for the message. */
+/* Copies the caller's struct of struct_size bytes into `full` (of full_size bytes), the rest zero. FH_ERR_VERSION when
+ * struct_size is 0, smaller than min_size or larger than full_size; `name` is the struct's for the message. */
 fh_status fh_struct_in(const char *name, const void *given, uint64_t min_size, void *full, uint64_t full_size);
 
-/* The way back: the first struct_size bytes of `full` go to the caller's struct, whose struct_size stays. Same refusals; with `full`
- * NULL it only checks. */
+/* The way back: the first struct_size bytes of `full` go to the caller's struct, whose struct_size stays. Same refusals; with
+ * `full` NULL it only checks. */
 fh_status fh_struct_out(const char *name, void *given, uint64_t min_size, const void *full, uint64_t full_size);
 
-/* ---- Text (text.c) --------------------------------------------------------------------------------------------------------- */
+/* ---- Text (text.c) -------------------------------------------------------------------------------------------------------- */
 
 enum { FH_QUOTED = 64 };
 
@@ -37,7 +37,7 @@ const char *fh_quote(const char *text, char quoted[FH_QUOTED]);
 /* 1 and *value when text is decimal digits only and fits an int64_t, else 0. */
 int fh_read_whole(const char *text, int64_t *value);
 
-/* ---- Strided arrays (array.c) ---------------------------------------------------------------------------------------------- */
+/* ---- Strided arrays (array.c) --------------------------------------------------------------------------------------------- */
 
 /* Where the elements of an array lie: element (i, j, ..) at base + (i * stride[0] + j * stride[1] + ..) * element_bytes. */
 typedef struct fh_array {
@@ -51,8 +51,8 @@ typedef struct fh_array {
 
 int fh_array_empty(const fh_array *array);
 
-/* Bytes from base to the first byte of the lowest element and past the last of the highest; 0 and 0 when empty. FH_ERR_STRIDE when
- * one of them leaves 64 bits. */
+/* Bytes from base to the first byte of the lowest element and past the last of the highest; 0 and 0 when empty. FH_ERR_STRIDE
+ * when one of them leaves 64 bits. */
 fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high);
 
 /* 1 when no two elements share memory: each dimension steps over all that the dimensions of smaller stride cover. The rare
@@ -63,7 +63,7 @@ int fh_array_distinct(const fh_array *array);
  * buffer). 0 when that is not proven. All addresses of both fit 64 bits. */
 int fh_arrays_disjoint(const fh_array *a, const fh_array *b);
 
-/* ---- Objects --------------------------------------------------------------------------------------------------------------- */
+/* ---- Objects -------------------------------------------------------------------------------------------------------------- */
 
 struct fh_device {
   atomic_int references; /* the opener's handle, and one of every buffer and timer */
@@ -88,19 +88,19 @@ struct fh_view {
   int64_t elements;
 };
 
-/* ---- Views (view.c) -------------------------------------------------------------------------------------------------------- */
+/* ---- Views (view.c) ------------------------------------------------------------------------------------------------------- */
 
 /* Elements that view functions stage at a time: 16 KiB, within any first-level cache. */
 enum { FH_VIEW_CHUNK = 4096 };
 
 /* Set every element of the view, chunk by chunk on all of the device's threads: make(arg, first, n, staged) writes elements
- * first .. first + n - 1 in row-major order, n <= FH_VIEW_CHUNK. Elements that share memory keep the value of the last of them. */
+ * first .. first + n - 1 in row-major order, n <= FH_VIEW_CHUNK. Elements that share memory keep the last one's value. */
 void fh_view_set(const fh_view *view, void (*make)(void *arg, int64_t first, int64_t n, void *staged), void *arg);
 
 /* The array behind the view, for overlap checks. */
 fh_array fh_view_array(const fh_view *view, const char *name);
 
-/* ---- The call (call.c) ----------------------------------------------------------------------------------------------------- */
+/* ---- The call (call.c) ---------------------------------------------------------------------------------------------------- */
 
 /* The caller's call with every default filled in; its plan and policy are full-size copies held here. */
 typedef struct fh_checked {
@@ -125,7 +125,7 @@ fh_array fh_call_topk_length(const fh_call *call);
 /* FH_ERR_ARGUMENT when a number of the policy is not finite. */
 fh_status fh_policy_check(const fh_policy *policy);
 
-/* ---- Numbers --------------------------------------------------------------------------------------------------------------- */
+/* ---- Numbers -------------------------------------------------------------------------------------------------------------- */
 
 /* Philox4x32-10: the 128-bit block of (seed, stream, position). */
 static inline void fh_philox(uint64_t seed, uint64_t stream, uint64_t position, uint32_t out[4]) {

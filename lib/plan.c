@@ -1,4 +1,4 @@
-/* Plans: the union of neighbouring queries' lists, built once an index list by the device and used by every layer that shares it. */
+/* Plans: the union of neighbouring queries' lists, built once an index list and used by every layer that shares the list. */
 #include <inttypes.h>
 
 #include "internal.h"
@@ -28,11 +28,13 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
   if (bytes && !memory) return fh_fail(FH_ERR_WORKSPACE, "memory: got NULL, wanted %" PRIu64 " bytes", bytes);
   if (memory_bytes < bytes)
     return fh_fail(FH_ERR_WORKSPACE, "memory_bytes: got %" PRIu64 ", wanted at least %" PRIu64, memory_bytes, bytes);
-  if ((uintptr_t)memory % ALIGNMENT) return fh_fail(FH_ERR_ALIGNMENT, "memory: got %p, wanted a multiple of %d bytes", memory, ALIGNMENT);
-  const fh_array own = {.name = "memory", .base = memory, .element_bytes = 1, .rank = 1, .count = {(int64_t)bytes}, .stride = {1}};
+  if ((uintptr_t)memory % ALIGNMENT)
+    return fh_fail(FH_ERR_ALIGNMENT, "memory: got %p, wanted a multiple of %d bytes", memory, ALIGNMENT);
+  const fh_array own = {"memory", memory, 1, 1, {(int64_t)bytes}, {1}};
   if ((status = fh_check_array(&own))) return status;
   if (!fh_arrays_disjoint(&own, &indices)) return fh_fail(FH_ERR_OVERLAP, "memory: overlaps indices");
-  if (call->topk_length && !fh_arrays_disjoint(&own, &topk_length)) return fh_fail(FH_ERR_OVERLAP, "memory: overlaps topk_length");
+  if (call->topk_length && !fh_arrays_disjoint(&own, &topk_length))
+    return fh_fail(FH_ERR_OVERLAP, "memory: overlaps topk_length");
 
   checked.plan = (fh_plan){.struct_size = sizeof checked.plan};
   fhk_cpu_plan_build(device->cpu, call, memory, &checked.plan);

@@ -1,12 +1,8 @@
 /*
  * Random numbers: Philox4x32-10, the same bits on every device.
  *
- * Block p of (seed, stream) is four words w; its formulas use single IEEE operations in float, rounded to nearest even, so that any
- * device with an fma reproduces them bit for bit. `at` is an element's position, rn() one rounding, A and B the floats nearest a and b.
- *   uniform  w = word at % 4 of block at / 4,  x = fma(k * 2^-24, D, A)  with k = w >> 8 and D the float nearest b - a
- *   normal   S = sum of the eight 16-bit halves of block at, less 8 * 65535 / 2,  x = fma(B, rn(S * NORMAL_SCALE), A)
- *   i32      a + floor(w * (b - a) / 2^32) with the uniform's w, in integers
- * bf16 is rn(x) once more.
+ * The formulas of fewhead.h use single IEEE operations in float, rounded to nearest even, so that any device with an fma
+ * reproduces them bit for bit. Uniform numbers take one word each, normal ones a block of four.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -43,8 +39,8 @@ static inline void lanes_generic(uint64_t seed, uint64_t stream, uint64_t block,
 }
 
 #if defined(__x86_64__)
-/* fh_philox on eight blocks: lane i of a word is the low half of a 64-bit lane of its pair, even lanes in [0], odd ones in [1]; the
- * upper halves hold leftovers that no operation reads. */
+/* fh_philox on eight blocks: lane i of a word is the low half of a 64-bit lane of its pair, even lanes in [0], odd ones in [1];
+ * the upper halves hold leftovers that no operation reads. */
 __attribute__((target("avx2,fma"))) static inline void lanes_avx2(uint64_t seed, uint64_t stream, uint64_t block,
                                                                   uint32_t w[4][LANES]) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
@@ -76,8 +72,8 @@ __attribute__((target("avx2,fma"))) static inline void lanes_avx2(uint64_t seed,
 }
 #endif
 
-/* One chunk of a view: positions first .. first + n - 1. `first` is a multiple of FH_VIEW_CHUNK and `staged` has room for a whole one,
- * so that the loops have a fixed length and may write past n. */
+/* One chunk of a view: positions first .. first + n - 1. `first` is a multiple of FH_VIEW_CHUNK and `staged` has room for a whole
+ * one, so that the loops have a fixed length and may write past n. */
 static inline __attribute__((always_inline)) void make_chunk(const generator *g, int64_t first, int64_t n, void *restrict staged,
                                                              lanes *philox) {
   uint32_t w[4][LANES];
@@ -132,7 +128,8 @@ fh_status fh_view_random(fh_view *view, int32_t dist, uint64_t seed, uint64_t st
   if (g.dtype == FH_I32) {
     if (dist == FH_NORMAL) return fh_fail(FH_ERR_ARGUMENT, "dist: got normal for an i32 view, wanted uniform");
     if (!(a >= INT32_MIN && b <= (double)INT32_MAX + 1 && a < b && a == floor(a) && b == floor(b)))
-      return fh_fail(FH_ERR_ARGUMENT, "a, b: got %.17g and %.17g, wanted whole numbers a < b in -2^31 .. 2^31 for an i32 view", a, b);
+      return fh_fail(FH_ERR_ARGUMENT, "a, b: got %.17g and %.17g, wanted whole numbers a < b in -2^31 .. 2^31 for an i32 view", a,
+                     b);
     g.low = (int32_t)a;
     g.width = (uint64_t)(b - a);
   } else {

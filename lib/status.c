@@ -48,8 +48,9 @@ static fh_status struct_size(const char *name, const void *given, uint64_t min_s
   if (!given) return fh_fail_null(name);
   memcpy(size, given, sizeof *size);
   if (*size < min_size || *size > full_size)
-    return fh_fail(FH_ERR_VERSION, "%s.struct_size: got %" PRIu64 ", wanted %" PRIu64 " (at least %" PRIu64 "), set by the caller",
-                   name, *size, full_size, min_size);
+    return fh_fail(FH_ERR_VERSION,
+                   "%s.struct_size: got %" PRIu64 ", wanted %" PRIu64 " (at least %" PRIu64 "), set by the caller", name, *size,
+                   full_size, min_size);
   return FH_OK;
 }
 

@@ -26,7 +26,8 @@ static fh_status make(fh_buffer *buffer, fh_view_info *info, fh_view **view) {
     if (info->shape[i] == 0) elements = 0;
   for (int32_t i = 0; i < info->rank; i++)
     if (elements && __builtin_mul_overflow(elements, info->shape[i], &elements)) elements = INT64_MAX;
-  if (__builtin_mul_overflow(elements, bytes, &size)) return fh_fail(FH_ERR_SHAPE, "shape: more elements than 64 bits can count the bytes of");
+  if (__builtin_mul_overflow(elements, bytes, &size))
+    return fh_fail(FH_ERR_SHAPE, "shape: more elements than 64 bits can count the bytes of");
   for (int32_t i = info->rank; i < FH_MAX_RANK; i++) info->shape[i] = 1, info->stride[i] = 0;
   info->struct_size = sizeof *info;
   info->data = NULL;
@@ -37,11 +38,14 @@ static fh_status make(fh_buffer *buffer, fh_view_info *info, fh_view **view) {
     if (status) return status;
     if (__builtin_mul_overflow(info->offset, bytes, &offset) || __builtin_add_overflow(low, offset, &low) ||
         __builtin_add_overflow(high, offset, &high) || low < 0 || (uint64_t)high > buffer->bytes)
-      return fh_fail(FH_ERR_SHAPE, "view: its elements would lie outside the buffer's %" PRIu64 " bytes (offset %" PRId64 " elements of "
-                     "%d bytes)", buffer->bytes, info->offset, (int)bytes);
+      return fh_fail(FH_ERR_SHAPE,
+                     "view: its elements would lie outside the buffer's %" PRIu64 " bytes (offset %" PRId64
+                     " elements of %d bytes)",
+                     buffer->bytes, info->offset, (int)bytes);
     info->data = buffer->base + offset;
     if ((uintptr_t)info->data & (uintptr_t)(bytes - 1))
-      return fh_fail(FH_ERR_ALIGNMENT, "buffer: its base %p is not a multiple of the element's %d bytes", (void *)buffer->base, (int)bytes);
+      return fh_fail(FH_ERR_ALIGNMENT, "buffer: its base %p is not a multiple of the element's %d bytes", (void *)buffer->base,
+                     (int)bytes);
   }
   fh_view *made = malloc(sizeof *made);
   if (!made) return fh_fail(FH_ERR_MEMORY, "view: the system refused %zu bytes for the handle", sizeof *made);
@@ -83,15 +87,18 @@ fh_status fh_view_slice(const fh_view *view, int32_t dim, int64_t first, int64_t
   if (count < 0) return fh_fail(FH_ERR_SHAPE, "count: got %" PRId64 ", wanted >= 0", count);
   if (count > 0 && (__builtin_mul_overflow(count - 1, step, &last) || __builtin_add_overflow(first, last, &last))) last = -1;
   if (first < 0 || first > size || (count > 0 && (first == size || last < 0 || last >= size)))
-    return fh_fail(FH_ERR_SHAPE, "slice: got %" PRId64 " elements from %" PRId64 " in steps of %" PRId64 ", wanted them within the %" PRId64
-                   " of dimension %d", count, first, step, size, (int)dim);
+    return fh_fail(FH_ERR_SHAPE,
+                   "slice: got %" PRId64 " elements from %" PRId64 " in steps of %" PRId64 ", wanted them within the %" PRId64
+                   " of dimension %d",
+                   count, first, step, size, (int)dim);
   int64_t skipped;
   if (__builtin_mul_overflow(info.stride[dim], step, &info.stride[dim])) {
     if (count > 1) return fh_fail(FH_ERR_STRIDE, "step: got %" PRId64 ", which takes the stride out of 64 bits", step);
     info.stride[dim] = 0; /* of one element or none: never taken */
   }
   if (view->elements && count > 0 &&
-      (__builtin_mul_overflow(first, view->info.stride[dim], &skipped) || __builtin_add_overflow(info.offset, skipped, &info.offset)))
+      (__builtin_mul_overflow(first, view->info.stride[dim], &skipped) ||
+       __builtin_add_overflow(info.offset, skipped, &info.offset)))
     return fh_fail(FH_ERR_STRIDE, "first: got %" PRId64 ", which takes the offset out of 64 bits", first);
   info.shape[dim] = count;
   return make(view->buffer, &info, slice);
@@ -109,7 +116,7 @@ fh_status fh_view_get_info(const fh_view *view, fh_view_info *info) {
   return fh_struct_out("fh_view_info", info, offsetof(fh_view_info, rank), &view->info, sizeof view->info);
 }
 
-/* ---- Walking a view in row-major order -------------------------------------------------------------------------------------- */
+/* ---- Walking a view in row-major order ------------------------------------------------------------------------------------ */
 
 /* A view with dimensions that continue each other joined, so that runs along the last one are long. */
 typedef struct walk {
@@ -175,7 +182,7 @@ static void move(const walk *w, int64_t first, int64_t n, void *host, direction 
   }
 }
 
-/* ---- Setting a view --------------------------------------------------------------------------------------------------------- */
+/* ---- Setting a view ------------------------------------------------------------------------------------------------------- */
 
 typedef struct setting {
   walk to;
@@ -229,7 +236,8 @@ fh_status fh_view_fill(fh_view *view, double value) {
   constant c = {.bytes = fh_dtype_bytes(view->info.dtype)};
   if (view->info.dtype == FH_I32) {
     if (!(value >= INT32_MIN && value <= INT32_MAX && value == floor(value)))
-      return fh_fail(FH_ERR_ARGUMENT, "value: got %.17g, wanted a whole number in %d .. %d for an i32 view", value, INT32_MIN, INT32_MAX);
+      return fh_fail(FH_ERR_ARGUMENT, "value: got %.17g, wanted a whole number in %d .. %d for an i32 view", value, INT32_MIN,
+                     INT32_MAX);
     c.bits = (uint32_t)(int32_t)value;
   } else if (view->info.dtype == FH_F32) {
     const union { float f; uint32_t u; } v = {(float)value};
@@ -241,7 +249,7 @@ fh_status fh_view_fill(fh_view *view, double value) {
   return FH_OK;
 }
 
-/* ---- Copies ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Copies --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct reading {
   walk from;
@@ -306,7 +314,8 @@ fh_status fh_view_copy(fh_view *dst, const fh_view *src) {
   if (d->rank != s->rank) return fh_fail(FH_ERR_SHAPE, "src: got rank %d, wanted dst's %d", (int)s->rank, (int)d->rank);
   for (int32_t i = 0; i < d->rank; i++)
     if (d->shape[i] != s->shape[i])
-      return fh_fail(FH_ERR_SHAPE, "src: got %" PRId64 " elements in dimension %d, wanted dst's %" PRId64, s->shape[i], (int)i, d->shape[i]);
+      return fh_fail(FH_ERR_SHAPE, "src: got %" PRId64 " elements in dimension %d, wanted dst's %" PRId64, s->shape[i], (int)i,
+                     d->shape[i]);
   if (!dst->elements) return FH_OK;
   const fh_array to = fh_view_array(dst, "dst"), from = fh_view_array(src, "src");
   if (!fh_arrays_disjoint(&to, &from)) return fh_fail(FH_ERR_OVERLAP, "dst: its memory overlaps src's");

@@ -104,7 +104,8 @@ typedef enum fh_isa {
 
 typedef struct fh_device_options {
   uint64_t struct_size;
-  int32_t threads; /* CPU: threads that work on a call, 1..1024; 0 = FEWHEAD_THREADS if set, else the CPUs this process may use */
+  int32_t threads; /* CPU: threads that work on a call, 1..1024; 0 = FEWHEAD_THREADS if set, else the CPUs this process may use
+                      (affinity and container quota) */
   int32_t isa;     /* CPU: an fh_isa; one the CPU lacks is refused. 0 = FEWHEAD_ISA (generic, avx2, avx512, avx512_bf16) or best */
 } fh_device_options;
 
@@ -196,15 +197,19 @@ void fh_view_free(fh_view **view);
 /* Fill *info; info->struct_size must be set. */
 fh_status fh_view_get_info(const fh_view *view, fh_view_info *info);
 
+/* Elements may share memory (a stride of 0): what sets a view sets them in row-major order, so the last one stays. */
+
 /* Set every element to `value`, rounded to nearest even for bf16 and f32. FH_ERR_ARGUMENT for an I32 view and a value that is not a
  * whole number in range. */
 fh_status fh_view_fill(fh_view *view, double value);
 
-/* Copy to or from contiguous row-major host memory of the view's dtype; `bytes` must be exactly elements * fh_dtype_bytes. */
+/* Copy to or from contiguous row-major host memory of the view's dtype; `bytes` must be exactly elements * fh_dtype_bytes. Host
+ * memory that overlaps the view's is refused. */
 fh_status fh_view_write(fh_view *view, const void *src, uint64_t bytes);
 fh_status fh_view_read(const fh_view *view, void *dst, uint64_t bytes);
 
-/* dst[i] = src[i]; same shape and dtype, any strides. Overlapping memory is refused. */
+/* dst[i] = src[i]; same shape and dtype, any strides. Overlapping memory is refused; interleaved memory (the left and the right
+ * half of the same rows) is not. */
 fh_status fh_view_copy(fh_view *dst, const fh_view *src);
 
 /* Formulas over the words w of Philox4x32-10 (Salmon et al., SC'11); rn() is one rounding to float, fma() has one, A and B are rn(a)
@@ -258,7 +263,7 @@ typedef struct fh_call {
   uint64_t struct_size;
 
   int32_t path;               /* an fh_path */
-  int32_t row_invariant;      /* 1: a row's result must not depend on its neighbours; FH_AUTO then never packs. 0 or 1 */
+  int32_t row_invariant;      /* 0, or 1: a row's result must not depend on its neighbours: FH_AUTO never packs, FH_PACKED refuses */
 
   int64_t s_q;                /* query rows of the chunk, 0 .. 2^40 */
   int64_t s_kv;               /* KV rows, 0 .. 2^31 - 1 */
@@ -266,7 +271,7 @@ typedef struct fh_call {
   int32_t h_pad;              /* heads the padded path computes: 0 (choose), 64 or 128, >= h_q */
   int32_t d_qk;               /* 512 or 576 */
   int32_t d_v;                /* 512: V is the first 512 columns of the KV row */
-  int64_t topk;               /* width of the index lists, 0 .. 2^31 - 1; s_q * topk up to 2^56 */
+  int64_t topk;               /* width of the index lists, 0 .. 2^31 - 1; s_q * topk <= 2^56; packed: group * topk < 2^31 */
   float sm_scale;             /* finite, > 0 */
   int32_t group;              /* queries of a packed group: 0 = max(1, 64 / h_q); 1 .. 64 and group * h_q <= 64, or 1 */
 
@@ -290,7 +295,8 @@ typedef struct fh_call {
   float *max_logits;          /* [s_q, h_q], or NULL; heads contiguous */
   int64_t max_logits_stride;
 
-  const fh_plan *plan;        /* packed: made by fh_plan_build from the same indices and topk_length; NULL = built in the workspace */
+  const fh_plan *plan;        /* packed: made by fh_plan_build from the same indices and topk_length; its sizes must fit the call.
+                                 NULL = built in the workspace */
   void *workspace;            /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
   uint64_t workspace_bytes;
   void *stream;               /* CUDA: cudaStream_t, NULL = the device's own stream. CPU: must be NULL */
@@ -303,10 +309,16 @@ typedef struct fh_call {
 void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk);
 
 /* Everything fh_sparse_fwd would refuse, without running: sizes, pointers, strides, alignment, overlap, support; not the workspace.
- * Index values are data, not arguments: no value of theirs is refused. */
+ * Index values are data, not arguments: no value of theirs is refused.
+ *  - A pointer to an array without elements (s_q, s_kv or topk 0) may be anything, NULL too.
+ *  - Strides of q, kv and indices may be any number: 0, negative, rows that overlap. Those of out, lse and max_logits must keep
+ *    elements apart: the larger step over all that the smaller one covers, in either order and with either sign.
+ *  - Memory that is written shares nothing with any other array of the call. Interleaving with a common period is fine: q in
+ *    heads 0..7 and out in heads 8..15 of the same buffer, lse and max_logits side by side in each row. */
 fh_status fh_call_check(fh_device *device, const fh_call *call);
 
-/* Bytes of workspace the call needs; depends on path, sizes and device only, never on data. Pointers may still be NULL. */
+/* Bytes of workspace the call needs; depends on path, sizes, device and whether a plan is given, never on data. Other pointers
+ * may still be NULL. */
 fh_status fh_workspace_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
 /* Run. Allocates nothing, prints nothing; on CUDA it only enqueues on the stream. s_q = 0 does nothing and succeeds. */
@@ -385,7 +397,8 @@ struct fh_policy {
 double fh_work_gflop(const fh_work *work, int32_t path);
 
 /* Expected microseconds of each path in cost_us[FH_PATHS] (indexed by fh_path; +inf where not on offer) and the cheapest of padded,
- * gather and packed in *path; ties go to the earlier. A pure function. row_invariant excludes packed. */
+ * gather and packed in *path; ties go to the earlier. The policy's numbers must be finite. A pure function. row_invariant
+ * excludes packed. */
 fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
 
 /* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. */
@@ -406,9 +419,10 @@ enum { FH_GATE_MIN_SQ = 2048 }; /* the published default */
 void fh_gate_init(fh_gate *gate);
 
 /* Read the two settings as vLLM spells them (VLLM_DSV41_FEWHEAD_PREFILL: 1/0, true/false, yes/no, on/off in any case;
- * VLLM_DSV41_FEWHEAD_MIN_SQ: a whole non-negative decimal number). NULL or "" = default. A value that cannot be read keeps the
- * default and adds one line to `warning` naming variable and value; warning (may be NULL) gets "" when there is none, and is cut to
- * warning_bytes. */
+ * VLLM_DSV41_FEWHEAD_MIN_SQ: a whole non-negative decimal number). NULL or "" = default; gate->struct_size must be set. A value
+ * that cannot be read keeps the default and adds one line to `warning`, such as
+ *     VLLM_DSV41_FEWHEAD_MIN_SQ: got "abc", wanted a whole number >= 0; using 2048
+ * warning (may be NULL) gets "" when there is none, and is cut to warning_bytes. */
 fh_status fh_gate_parse(const char *prefill, const char *min_sq, fh_gate *gate, char *warning, uint64_t warning_bytes);
 
 /* fh_gate_parse on the process environment. */

@@ -8,7 +8,7 @@ enum { SPACE = 4096, MIDDLE = SPACE / 2 };
 
 static unsigned char space[SPACE];
 
-/* Marks the bytes of the array; returns how often a byte was marked already with this mark, or -1 when an element leaves the space. */
+/* Marks the bytes of the array; returns how often a byte had this mark already, or -1 when an element leaves the space. */
 static int touch(const fh_array *a, unsigned char *bytes, unsigned char mark) {
   int again = 0;
   int64_t total = 1;
@@ -82,7 +82,8 @@ static void against_sets(void) {
     }
     int64_t first, past;
     if (fh_array_extent(&a, &first, &past) ||
-        (high[0] && ((const unsigned char *)a.base - space + first != low[0] || (const unsigned char *)a.base - space + past != high[0])) ||
+        (high[0] &&
+         ((const unsigned char *)a.base - space + first != low[0] || (const unsigned char *)a.base - space + past != high[0])) ||
         (!high[0] && (first || past))) {
       CHECK(!"fh_array_extent is exact");
       return;

@@ -51,8 +51,10 @@ static void bounds(fh_device *device) {
   CHECK(memcmp(back, "\0\0\1\2", 4) == 0);
   CHECK_INT(fh_buffer_write(buffer, 100, NULL, 0), FH_OK);
 
-  REFUSED(fh_buffer_write(buffer, 37, host, 64), FH_ERR_SHAPE, "bytes: got 64 from offset 37, wanted them within the buffer's 100");
-  REFUSED(fh_buffer_read(buffer, 101, back, 0), FH_ERR_SHAPE, "bytes: got 0 from offset 101, wanted them within the buffer's 100");
+  REFUSED(fh_buffer_write(buffer, 37, host, 64), FH_ERR_SHAPE,
+          "bytes: got 64 from offset 37, wanted them within the buffer's 100");
+  REFUSED(fh_buffer_read(buffer, 101, back, 0), FH_ERR_SHAPE,
+          "bytes: got 0 from offset 101, wanted them within the buffer's 100");
   REFUSED(fh_buffer_read(buffer, UINT64_MAX, back, 2), FH_ERR_SHAPE,
           "bytes: got 2 from offset 18446744073709551615, wanted them within the buffer's 100");
   REFUSED(fh_buffer_write(buffer, 1, host, UINT64_MAX), FH_ERR_SHAPE,

@@ -1,4 +1,4 @@
-/* The call: every refusal by name, what is accepted at the edges, workspace, empty sizes, auto, counters, threads, no allocation. */
+/* The call: every refusal by name, the edges of what is accepted, workspace, empty sizes, auto, counters, threads. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 #include "internal.h"
 #include "refuse.h"
 
-/* ---- Allocations are counted, where the C library lets a program stand in front of its own and no sanitizer does so already ---- */
+/* ---- Allocations are counted, where a program may stand in front of its C library and no sanitizer does so already -------- */
 
 static atomic_long allocations;
 
@@ -37,7 +37,7 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
 #define COUNTS_ALLOCATIONS 0
 #endif
 
-/* ---- A call that is right ------------------------------------------------------------------------------------------------------ */
+/* ---- A call that is right ------------------------------------------------------------------------------------------------- */
 
 enum { S_Q = 21, S_KV = 40, H_Q = 8, HEADS = 64, D = 512, TOPK = 16, WORKSPACE = 1 << 22 };
 
@@ -246,10 +246,12 @@ static void pointers(void) {
       text_of("topk_length: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.topk_length, 2)));
   BAD(call.attn_sink = ODD(const float *, fix.sink, 1), FH_ERR_ALIGNMENT,
       text_of("attn_sink: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.sink, 1)));
-  BAD(call.out = ODD(void *, fix.out, 1), FH_ERR_ALIGNMENT, text_of("out: got %p, wanted a multiple of 2 bytes", ODD(void *, fix.out, 1)));
+  BAD(call.out = ODD(void *, fix.out, 1), FH_ERR_ALIGNMENT,
+      text_of("out: got %p, wanted a multiple of 2 bytes", ODD(void *, fix.out, 1)));
   BAD((call.path = FH_REFERENCE, call.out_dtype = FH_F32, call.out = ODD(void *, fix.out, 2)), FH_ERR_ALIGNMENT,
       text_of("out: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.out, 2)));
-  BAD(call.lse = ODD(float *, fix.lse, 2), FH_ERR_ALIGNMENT, text_of("lse: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.lse, 2)));
+  BAD(call.lse = ODD(float *, fix.lse, 2), FH_ERR_ALIGNMENT,
+      text_of("lse: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.lse, 2)));
   BAD(call.max_logits = ODD(float *, fix.max_logits, 3), FH_ERR_ALIGNMENT,
       text_of("max_logits: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.max_logits, 3)));
   /* two-byte alignment is all that bf16 needs */
@@ -269,7 +271,8 @@ static void strides(void) {
   BAD(call.indices_stride = INT64_MAX / 20, FH_ERR_STRIDE, "indices: 16 elements in steps of 1 leave 64 bits");
   BAD(call.out_stride_s = INT64_MAX, FH_ERR_STRIDE, "out: 21 elements in steps of 9223372036854775807 leave 64 bits");
   BAD(call.lse_stride = INT64_MAX, FH_ERR_STRIDE, "lse: 21 elements in steps of 9223372036854775807 leave 64 bits");
-  BAD(call.max_logits_stride = INT64_MIN, FH_ERR_STRIDE, "max_logits: 21 elements in steps of -9223372036854775808 leave 64 bits");
+  BAD(call.max_logits_stride = INT64_MIN, FH_ERR_STRIDE,
+      "max_logits: 21 elements in steps of -9223372036854775808 leave 64 bits");
   /* fits as an offset, but not from this address */
   const int64_t down = -(int64_t)((uintptr_t)fix.kv / 2 / 39 + 1);
   BAD(call.kv_stride = down, FH_ERR_STRIDE,
@@ -278,7 +281,8 @@ static void strides(void) {
   BAD(call.out_stride_h = 511, FH_ERR_STRIDE, "out: got strides 32768, 511 for [21, 8, 512], which make its elements overlap");
   BAD(call.out_stride_h = 0, FH_ERR_STRIDE, "out: got strides 32768, 0 for [21, 8, 512], which make its elements overlap");
   BAD(call.out_stride_s = 0, FH_ERR_STRIDE, "out: got strides 0, 512 for [21, 8, 512], which make its elements overlap");
-  BAD(call.out_stride_s = 8 * 512 - 1, FH_ERR_STRIDE, "out: got strides 4095, 512 for [21, 8, 512], which make its elements overlap");
+  BAD(call.out_stride_s = 8 * 512 - 1, FH_ERR_STRIDE,
+      "out: got strides 4095, 512 for [21, 8, 512], which make its elements overlap");
   BAD((call.out = fix.out + 20 * 4095, call.out_stride_s = -4095), FH_ERR_STRIDE,
       "out: got strides -4095, 512 for [21, 8, 512], which make its elements overlap");
   BAD((call.out_stride_s = 512, call.out_stride_h = 21 * 512 - 1), FH_ERR_STRIDE,
@@ -449,7 +453,8 @@ static void empty(void) {
       fh_counters counters = {.struct_size = sizeof counters};
       call.path = path;
       call.counters = &counters;
-      if (none == 0) call.s_q = 0, call.q = NULL, call.out = NULL, call.indices = NULL, call.workspace = NULL, call.workspace_bytes = 0;
+      if (none == 0)
+        call.s_q = 0, call.q = NULL, call.out = NULL, call.indices = NULL, call.workspace = NULL, call.workspace_bytes = 0;
       if (none == 1) call.topk = 0, call.indices = NULL;
       if (none == 2) call.s_kv = 0, call.kv = NULL;
       memset(fix.out, 0xff, S_Q * HEADS * D * 2);

@@ -104,8 +104,9 @@ static void environment(void) {
           "FEWHEAD_ISA: got \"sse\", wanted generic, avx2, avx512 or avx512_bf16");
   if (fhk_cpu_best_isa() < FH_ISA_AVX512_BF16) {
     setenv("FEWHEAD_ISA", "avx512_bf16", 1);
+    const char *best = fhk_cpu_isa_name(fhk_cpu_best_isa());
     REFUSED(fh_device_open("cpu", NULL, &device), FH_ERR_DEVICE,
-            text_of("FEWHEAD_ISA: got avx512_bf16, wanted one that this CPU has, up to %s", fhk_cpu_isa_name(fhk_cpu_best_isa())));
+            text_of("FEWHEAD_ISA: got avx512_bf16, wanted one that this CPU has, up to %s", best));
   }
   for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AVX512_BF16; isa++) {
     options.isa = isa;

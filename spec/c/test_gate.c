@@ -46,12 +46,12 @@ static void settings(void) {
   static const struct { const char *text; int64_t value; } good[] = {
       {"0", 0}, {"1", 1}, {"2048", 2048}, {"0000512", 512}, {"9223372036854775807", INT64_MAX}};
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) CHECK_INT(parse(NULL, good[i].text, "").min_sq, good[i].value);
-  static const char *const bad[] = {"abc", "+5", " 5", "5 ", "0x10", "1e3", "-1", "-0", "5.0", "1_000", "9223372036854775808", "5\n",
-                                    "99999999999999999999999999"};
+  static const char *const bad[] = {"abc", "+5", " 5", "5 ", "0x10", "1e3", "-1", "-0", "5.0", "1_000", "5\n",
+                                    "9223372036854775808", "99999999999999999999999999"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     char quoted[FH_QUOTED];
-    CHECK_INT(parse(NULL, bad[i], text_of(MIN_SQ ": got %s, wanted a whole number >= 0; using 2048", fh_quote(bad[i], quoted))).min_sq,
-              2048);
+    const char *wanted = text_of(MIN_SQ ": got %s, wanted a whole number >= 0; using 2048", fh_quote(bad[i], quoted));
+    CHECK_INT(parse(NULL, bad[i], wanted).min_sq, 2048);
   }
   CHECK_INT(parse(NULL, "abc", "VLLM_DSV41_FEWHEAD_MIN_SQ: got \"abc\", wanted a whole number >= 0; using 2048").min_sq, 2048);
 

@@ -5,8 +5,8 @@
 
 /* 1000 rows of 500 keys, in 125 groups of 600 entries. */
 static fh_work some_work(void) {
-  return (fh_work){.struct_size = sizeof(fh_work), .rows = 1000, .keys = 500000, .groups = 125, .entries = 75000, .h_q = 8, .h_pad = 64,
-                   .group = 8, .d_qk = 512, .d_v = 512};
+  return (fh_work){.struct_size = sizeof(fh_work), .rows = 1000, .keys = 500000, .groups = 125, .entries = 75000,
+                   .h_q = 8, .h_pad = 64, .group = 8, .d_qk = 512, .d_v = 512};
 }
 
 static void products(void) {

@@ -111,8 +111,8 @@ static void text(void) {
   CHECK(fh_read_whole("9223372036854775807", &value));
   CHECK_INT(value, INT64_MAX);
   value = 42;
-  static const char *const none[] = {"", " ", "+5", "-1", " 5", "5 ", "0x10", "1e3", "1.0", "5\n", "\xd9\xa3", "9223372036854775808",
-                                     "99999999999999999999"};
+  static const char *const none[] = {
+      "", " ", "+5", "-1", " 5", "5 ", "0x10", "1e3", "1.0", "5\n", "\xd9\xa3", "9223372036854775808", "99999999999999999999"};
   for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
     CHECK(!fh_read_whole(none[i], &value));
     CHECK_INT(value, 42);

@@ -11,7 +11,8 @@ static fh_view_info info_of(const fh_view *view) {
   return info;
 }
 
-static fh_view *view_of(fh_buffer *buffer, int32_t dtype, int32_t rank, const int64_t *shape, const int64_t *stride, int64_t offset) {
+static fh_view *view_of(fh_buffer *buffer, int32_t dtype, int32_t rank, const int64_t *shape, const int64_t *stride,
+                        int64_t offset) {
   fh_view *view = NULL;
   if (fh_view_create(buffer, dtype, rank, shape, stride, offset, &view)) {
     CHECK(!"the view was made");
@@ -77,7 +78,8 @@ static void limits(fh_device *device, fh_buffer *buffer) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fh_view *view = NULL;
-    const fh_status got = fh_view_create(buffer, cases[i].dtype, cases[i].rank, cases[i].shape, cases[i].stride, cases[i].offset, &view);
+    const fh_status got =
+        fh_view_create(buffer, cases[i].dtype, cases[i].rank, cases[i].shape, cases[i].stride, cases[i].offset, &view);
     if (got != cases[i].want) printf("    case %zu: %s\n", i, fh_error());
     CHECK_INT(got, cases[i].want);
     CHECK((got == FH_OK) == (view != NULL));
@@ -90,7 +92,8 @@ static void limits(fh_device *device, fh_buffer *buffer) {
   REFUSED(fh_view_create(buffer, FH_F32, 2, SHAPE(3, -2), NULL, 0, &view), FH_ERR_SHAPE, "shape[1]: got -2, wanted >= 0");
   REFUSED(fh_view_create(buffer, FH_F32, 0, SHAPE(1), NULL, 0, &view), FH_ERR_SHAPE, "rank: got 0, wanted 1 .. 4");
   REFUSED(fh_view_create(buffer, FH_F32, 5, SHAPE(1, 1, 1, 1, 1), NULL, 0, &view), FH_ERR_SHAPE, "rank: got 5, wanted 1 .. 4");
-  REFUSED(fh_view_create(buffer, 9, 1, SHAPE(1), NULL, 0, &view), FH_ERR_ARGUMENT, "dtype: got 9, wanted 1 (bf16), 2 (f32) or 3 (i32)");
+  REFUSED(fh_view_create(buffer, 9, 1, SHAPE(1), NULL, 0, &view), FH_ERR_ARGUMENT,
+          "dtype: got 9, wanted 1 (bf16), 2 (f32) or 3 (i32)");
   REFUSED(fh_view_create(buffer, FH_F32, 3, SHAPE(0, INT64_MAX, 2), NULL, 0, &view), FH_ERR_SHAPE,
           "shape: its contiguous strides leave 64 bits");
   REFUSED(fh_view_create(buffer, FH_F32, 1, SHAPE(INT64_MAX), NULL, 0, &view), FH_ERR_SHAPE,
