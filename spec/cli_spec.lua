@@ -158,6 +158,13 @@ Does it.
   --help                    print this
 ]], options:help())
   end)
+
+  it("wraps a long explanation in its own column", function()
+    local help = parser({ { "--preset", "NAME", ("word "):rep(40) } }):help()
+    assert.equal("  --preset NAME             " .. ("word "):rep(16):sub(1, -2), help:match("\n(  %-%-preset[^\n]*)"))
+    assert.equal((" "):rep(28) .. ("word "):rep(16):sub(1, -2), help:match("preset[^\n]*\n([^\n]*)"))
+    for line in help:gmatch("[^\n]+") do assert.is_true(#line <= 110) end
+  end)
 end)
 
 describe("options:read", function()

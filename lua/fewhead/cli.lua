@@ -220,8 +220,21 @@ function Options:read(argv)
   M.exit(M.USAGE, ("%s: %s (--help lists the options)"):format(self.name, err))
 end
 
--- Columns of help text before it continues on a line of its own.
-local HELP_COLUMN = 28
+-- The help's right column starts here and breaks there.
+local HELP_COLUMN, HELP_WIDTH = 28, 110
+
+-- Text broken at spaces into lines that fit between the two.
+local function wrapped(text)
+  local lines, line = {}, ""
+  for word in text:gmatch("%S+") do
+    if line ~= "" and HELP_COLUMN + #line + 1 + #word > HELP_WIDTH then
+      lines[#lines + 1], line = line, ""
+    end
+    line = line == "" and word or line .. " " .. word
+  end
+  lines[#lines + 1] = line
+  return lines
+end
 
 --- The text that --help prints.
 function Options:help()
@@ -234,7 +247,10 @@ function Options:help()
       lines[#lines + 1] = left
       left = ""
     end
-    lines[#lines + 1] = left .. (" "):rep(HELP_COLUMN - #left) .. right
+    for _, line in ipairs(wrapped(right)) do
+      lines[#lines + 1] = left .. (" "):rep(HELP_COLUMN - #left) .. line
+      left = ""
+    end
   end
   for _, option in ipairs(self.list) do
     local notes = {}

@@ -46,13 +46,14 @@ end
 
 local function row(name, value) print(("%-12s%s"):format(name, value)) end
 
+-- Prints a device's row: true; or nil and why it cannot be opened.
 local function describe(name)
   local dev, err = device.open(name)
   if not dev then return nil, err end
   local info = dev:info()
-  local workers = dev.kind == "cpu" and "threads" or "multiprocessors"
-  row(name, ("%s, %d %s, %s, last-level cache %s, memory %s%s"):format(info.name, info.threads, workers, info.isa,
-    bytes_text(info.cache_bytes), bytes_text(info.memory_bytes), info.driver ~= "" and ", driver " .. info.driver or ""))
+  row(name, ("%s, %s %d, isa %s, last-level cache %s, memory %s%s"):format(info.name,
+    dev.kind == "cpu" and "threads" or "multiprocessors", info.threads, info.isa, bytes_text(info.cache_bytes),
+    bytes_text(info.memory_bytes), info.driver ~= "" and ", driver " .. info.driver or ""))
   dev:close()
   return true
 end
@@ -77,14 +78,18 @@ function M.main(argv)
   end
 
   local in_force, warning = gate.from_env()
-  row("gate", tostring(in_force))
-  if warning then
-    for line in warning:gmatch("[^\n]+") do row("", "warning: " .. line) end
-  end
+  row("gate", (tostring(in_force):gsub("^gate: ", "")))
+  for line in (warning or ""):gmatch("[^\n]+") do row("", "warning: " .. line) end
+
+  local name = "settings"
   for _, setting in ipairs(settings) do
     local value = os.getenv(setting[1])
-    if value then row("", ("%s=%s (%s)"):format(setting[1], value, setting[2])) end
+    if value then
+      row(name, ("%s=%s (%s)"):format(setting[1], value, setting[2]))
+      name = ""
+    end
   end
+  if name ~= "" then row(name, "none of fewhead's variables is set") end
 
   row("readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
     or "not found: the prompt reads plain lines")
