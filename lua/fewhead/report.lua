@@ -102,7 +102,7 @@ function M.writer(path)
   local temporary = ("%s.%d.tmp"):format(path, posix.pid())
   local file
   file, err = io.open(temporary, "wb")
-  if not file then return nil, err end
+  if not file then return nil, ("%s: %s"):format(path, err:match("^.*: (.-)$") or err) end
   return setmetatable({ path = path, temporary = temporary, file = file }, Writer)
 end
 
