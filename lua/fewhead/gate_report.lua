@@ -142,6 +142,9 @@ end
 
 local PATHS = { "padded", "gather", "packed" }
 
+-- "100 ms" for an axis, where decimals say nothing.
+local function short_time(us) return (report.time(us):gsub("%.0+ ", " ")) end
+
 --- The picture: time of each path and speed-up of the native ones over s_q, with spread bars, one dash a case, and the gate; nil
 -- when nothing was measured.
 function Report:svg()
@@ -153,7 +156,8 @@ function Report:svg()
     for _, key in ipairs { "pattern", "layout" } do varies[key] = varies[key] or curve[key] ~= curves[1][key] end
   end
   for c, curve in ipairs(curves) do
-    local label = (varies.pattern and " " .. curve.pattern or "") .. (varies.layout and ", " .. curve.layout or "")
+    local label = varies.pattern and ", " .. curve.pattern or ""
+    if varies.layout then label = ("%s, %s layout"):format(label, curve.layout) end
     local dash = plot.dashes[(c - 1) % #plot.dashes + 1]
     for p, path in ipairs(PATHS) do
       local points, speedups = {}, {}
@@ -177,13 +181,14 @@ function Report:svg()
   for _, curve in ipairs(curves) do highest = math.max(highest, curve.highest) end
   if self.gate.enabled then
     -- a logarithmic axis has no 0: "always" stands at the first s_q measured
-    marks[1] = { x = math.max(self.gate.min_sq, self.gate.decides.lowest), label = ("MIN_SQ %.0f"):format(self.gate.min_sq),
+    marks[1] = { x = math.max(self.gate.min_sq, self.gate.decides.lowest), 
+      label = ("MIN_SQ %.0f%s"):format(self.gate.min_sq, self.gate.min_sq == 0 and " (always)" or ""),
       colour = "#000000" }
   end
   if gate.default_min_sq <= highest then
     marks[#marks + 1] = { x = gate.default_min_sq, label = ("published %d"):format(gate.default_min_sq), colour = "#777777" }
   end
-  local panels = { { y = { label = "time (median, p05 .. p95)", log = 10, format = report.time }, series = times } }
+  local panels = { { y = { label = "time (median, p05 .. p95)", log = 10, format = short_time }, series = times } }
   if #ratios > 0 then
     panels[2] = { y = { label = "speed-up over padded", zero = true }, series = ratios,
       lines = { { y = 1, label = "as fast as padded" } } }

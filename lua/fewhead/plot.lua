@@ -12,8 +12,8 @@ local M = {}
 M.colours = { "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000" }
 M.dashes = { "", "7 4", "2 3", "9 3 2 3" }
 
-local WIDTH = 820
-local LEFT, RIGHT, TOP, BOTTOM = 78, 190, 54, 52 -- margins: y labels, legend, title, x labels
+local WIDTH = 850
+local LEFT, RIGHT, TOP, BOTTOM = 78, 220, 54, 52 -- margins: y labels, legend, title, x labels
 local PANEL, GAP = 270, 36                       -- height of a panel, and between two
 local GRID, FRAME, TEXT = "#e4e4e4", "#666666", "#222222"
 
@@ -155,7 +155,7 @@ function M.svg(spec)
       add('<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="1.3"/>', px(LEFT), px(y), px(WIDTH - RIGHT), px(y),
         FRAME)
       if line.label then
-        add('<text x="%s" y="%s" text-anchor="end" font-size="11">%s</text>', px(WIDTH - RIGHT - 6), px(y - 5),
+        add('<text x="%s" y="%s" text-anchor="end" font-size="11">%s</text>', px(WIDTH - RIGHT - 6), px(y + 13),
           escape(line.label))
       end
     end

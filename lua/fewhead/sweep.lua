@@ -108,7 +108,9 @@ local function new(records) return setmetatable({ records = records or {}, inter
 -- in the axis grammar, preset, pattern, layout as names; every other option of fewhead.case holds for all cells. And
 --   paths        as fewhead.compare takes them ({ "padded", "native" })
 --   device       default device.default()
---   seconds      time to spend; what is left is dealt evenly over the cells to come. nil: each cell as long as compare takes
+--   seconds      time to spend; what is left is dealt over the cells to come in proportion to their s_q, and each takes its
+-- fewest
+--                samples in any case. nil: each cell as long as compare takes
 --   file         a JSONL file, written line by line and put in place when the sweep ends
 --   on_cell      function(number, of, options) before each cell;  on_record  function(record) after each record
 --   interrupted  function() -> true to stop, asked between samples; the cell at hand is dropped, those before are kept
@@ -151,7 +153,9 @@ function M.run(options)
     if how.on_cell then how.on_cell(i, #cells, cell) end
     if how.seconds then
       local left = how.seconds - tonumber(clock() - start) / 1e9
-      compare.max_seconds = math.max(0, left) / (#cells - i + 1)
+      local rows = 0
+      for j = i, #cells do rows = rows + (cells[j].s_q or 0) end
+      compare.max_seconds = math.max(0, left) * (rows > 0 and (cell.s_q or 0) / rows or 0)
     end
     local records = measure(cell, paths, compare)
     if not records then
