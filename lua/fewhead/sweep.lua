@@ -108,9 +108,8 @@ local function new(records) return setmetatable({ records = records or {}, inter
 -- in the axis grammar, preset, pattern, layout as names; every other option of fewhead.case holds for all cells. And
 --   paths        as fewhead.compare takes them ({ "padded", "native" })
 --   device       default device.default()
---   seconds      time to spend; what is left is dealt over the cells to come in proportion to their s_q, and each takes its
--- fewest
---                samples in any case. nil: each cell as long as compare takes
+--   seconds      time to spend; what is left is dealt over the cells to come in proportion to their s_q, and each takes
+--                its fewest samples in any case. nil: each cell as long as compare takes
 --   file         a JSONL file, written line by line and put in place when the sweep ends
 --   on_cell      function(number, of, options) before each cell;  on_record  function(record) after each record
 --   interrupted  function() -> true to stop, asked between samples; the cell at hand is dropped, those before are kept
