@@ -9,8 +9,7 @@ set -u
 have() { command -v "$1" >/dev/null 2>&1; }
 have_module() { luajit -e "require '$1'" >/dev/null 2>&1; } # a Lua module that LuaJIT can load
 have_header() { echo "#include <$1>" | cc -E - >/dev/null 2>&1; }
-have_file() { [ -e "$1" ]; }
-have_openblas() { luajit -e "require('ffi').load('openblas.so.0')" >/dev/null 2>&1; }
+have_library() { luajit -e "require('ffi').load('$1')" >/dev/null 2>&1; }
 
 names=''
 packages=''
@@ -37,6 +36,7 @@ needs_of() {
       needs_of run
       need busted lua-busted have busted
       need pkg-config pkg-config have pkg-config
+      need 'the readline library' libreadline8 have_library libreadline.so.8
       ;;
     lint)
       need luacheck lua-check have luacheck
@@ -44,7 +44,7 @@ needs_of() {
       ;;
     bench)
       needs_of run
-      need OpenBLAS libopenblas0-pthread have_openblas
+      need OpenBLAS libopenblas0-pthread have_library libopenblas.so.0
       ;;
     *)
       echo "setup: unknown target \"$1\"; known: run, test, lint, bench" >&2
