@@ -29,39 +29,40 @@ local opt = fh.cli.options {
   },
 }:read(arg)
 
-local watch = interrupt.watch()
+-- What can be wrong with the command is found before anything is measured.
+local function need(value, err)
+  if not value then fh.cli.exit(fh.cli.FAILED, err) end
+  return value
+end
+local min_sq = opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0)
+local environment = fh.gate.from_env { warn = true }
 local traffic
 if opt.traffic then
-  local trace, err = fh.trace.read(opt.traffic, { skip_bad = opt.skip_bad })
-  if not trace then fh.cli.exit(1, err) end
+  local trace = need(fh.trace.read(opt.traffic, { skip_bad = opt.skip_bad }))
   traffic = { trace = trace, chunks = fh.trace.chunks(trace) }
 end
-local dev, err = fh.device.open(opt.device)
-if not dev then fh.cli.exit(1, err) end
+local dev = need(fh.device.open(opt.device))
 
 local line = progress.new()
-local sweep
-sweep, err = fh.sweep {
-  preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
-  layout = opt.layout, pattern = opt.pattern, seed = opt.seed, cold = opt.cold, seconds = opt.seconds, device = dev, argv = arg,
-  file = opt.out .. "/gate_sweep.jsonl",
-  on_cell = function(i, n, cell) line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout)) end,
-  interrupted = function() return watch:pressed() end,
-}
+local sweep, failure = interrupt.during(function(pressed)
+  return fh.sweep {
+    preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
+    layout = opt.layout, pattern = opt.pattern, seed = opt.seed, cold = opt.cold, seconds = opt.seconds, device = dev,
+    file = opt.out .. "/gate_sweep.jsonl", interrupted = pressed,
+    on_cell = function(i, n, cell) line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout)) end,
+  }
+end)
 line:clear()
-if not sweep then fh.cli.exit(1, err) end
+need(sweep, failure)
 if #sweep.records == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "gate_sweep: interrupted before the first cell was done") end
 
 local gate, gate_error = fh.gate.fit(sweep)
-local made = fh.gate_report.make {
-  title = "Gate sweep: " .. opt.preset, sweep = sweep, gate = gate, gate_error = gate_error, traffic = traffic,
-  min_sq = opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0),
-  environment = fh.gate.from_env { warn = true },
+local report = fh.gate_report.make {
+  title = "Gate sweep: " .. opt.preset, sweep = sweep, gate = gate, gate_error = gate_error, min_sq = min_sq,
+  environment = environment, traffic = traffic,
 }
-print(made:text())
-local ok
-ok, err = made:write(opt.out .. "/gate_sweep")
-if not ok then fh.cli.exit(1, err) end
+print(report:text())
+need(report:write(opt.out .. "/gate_sweep"))
 print(("\nwritten: %s/gate_sweep.jsonl, .md%s"):format(opt.out, gate and ", .svg" or ""))
 if sweep.interrupted then return fh.cli.INTERRUPTED end
 return (gate and #sweep:failures().records == 0) and 0 or fh.cli.FAILED

@@ -1,3 +1,4 @@
+local helper = require "spec.helper"
 local report = require "fewhead.report"
 
 local folder
@@ -155,19 +156,44 @@ describe("a progress line", function()
   end)
 end)
 
-describe("an interrupt watch", function()
+describe("interrupt.during", function()
   local interrupt = require "fewhead.interrupt"
   local pid = require("fewhead.posix").pid()
 
-  it("sees Ctrl-C instead of dying of it, and remembers", function()
-    local watch = interrupt.watch()
-    assert.is_false(watch:pressed())
-    os.execute("kill -INT " .. pid)
-    assert.is_true(watch:pressed())
-    assert.is_true(watch:pressed())
-    watch:close()
-    watch:close()
-    assert.is_true(watch:pressed())
-    assert.is_false(interrupt.watch():pressed()) -- the press was taken; left open, it would bother nobody
+  it("sees Ctrl-C instead of dying of it, remembers, and hands results on", function()
+    local seen = {}
+    local one, two = interrupt.during(function(pressed)
+      seen[1] = pressed()
+      os.execute("kill -INT " .. pid)
+      seen[2], seen[3] = pressed(), pressed()
+      return "one", "two"
+    end)
+    assert.same({ false, true, true }, seen)
+    assert.same({ "one", "two" }, { one, two })
+    assert.is_false(interrupt.during(function(pressed) return pressed() end))
+  end)
+
+  it("drops a press that nobody asked about", function()
+    assert.equal(5, interrupt.during(function()
+      os.execute("kill -INT " .. pid)
+      return 5
+    end))
+  end)
+
+  it("passes errors on as they are, and lets Ctrl-C end the program again", function()
+    local thing = {}
+    local ok, err = pcall(interrupt.during, function() error(thing) end)
+    assert.is_false(ok)
+    assert.equal(thing, err)
+    local out, status = helper.luajit([[
+      jit.off() -- compiled code asks for no signals
+      local ffi = require "ffi"
+      ffi.cdef "int raise(int signal);"
+      pcall(require("fewhead.interrupt").during, error)
+      ffi.C.raise(2)
+      for i = 1, 1e6 do i = i + 1 end
+      print "survived"]])
+    assert.matches("interrupted!", out)
+    assert.equal(1, status)
   end)
 end)

@@ -98,13 +98,15 @@ end
 local Explanation = {}
 Explanation.__index = Explanation
 
---- Which path a chunk takes and why. query = { s_q =, heads =, padded_heads = }. Returns { path = "native" | "padded", reason =
--- in words, s_q =, heads =, padded_heads =, cost_us = { padded =, gather =, packed =, native = } when the gate has a cost model
--- whose case has this many heads }; it prints as one line.
+--- Which path a chunk takes and why. query = { s_q =, heads = (default: those the gate was fitted to), padded_heads = }. Returns
+-- { path = "native" | "padded", reason = in words, s_q =, heads =, padded_heads =, cost_us = { padded =, gather =, packed =,
+-- native = } when the gate has a cost model whose case has this many heads }; it prints as one line.
 function Gate:explain(query)
   query = args.options("gate:explain", query, { "s_q", "heads", "padded_heads" }, 2)
   local s_q = args.integer("gate:explain: s_q", query.s_q, 0, MOST_ROWS, 2)
-  local heads = args.integer("gate:explain: heads", query.heads, -MOST_HEADS, MOST_HEADS, 2)
+  local heads = query.heads
+  if heads == nil and self.cost then heads = self.cost.heads end
+  args.integer("gate:explain: heads", heads, -MOST_HEADS, MOST_HEADS, 2)
   local padded_heads = query.padded_heads or C.fh_padded_heads(heads)
   args.integer("gate:explain: padded_heads", padded_heads, 0, MOST_HEADS, 2)
   local native = C.fh_gate_native(self.struct, heads, padded_heads, s_q) == 1

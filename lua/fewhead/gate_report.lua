@@ -75,6 +75,21 @@ local function head_lines(sweep)
   return lines
 end
 
+-- What the columns mean, and what packed's times leave out.
+local function after_measured(sweep)
+  local lines = { "ratio: padded over the better native path; waste: share of the executed FLOPs that multiplied padding" }
+  local largest
+  for _, record in ipairs(sweep.records) do
+    if record.time and record.time.plan_us and (not largest or record.case.s_q > largest.case.s_q) then largest = record end
+  end
+  if largest then
+    local plan = report.time(largest.time.plan_us)
+    lines[2] = ("packed runs on a plan built once an index list, which layers share; not in its times: %s at s_q %d"):format(plan,
+      largest.case.s_q)
+  end
+  return lines
+end
+
 --- Put a report together. options: sweep; gate (from gate.fit) or gate_error (why there is none); title; min_sq (thresholds to
 -- compare, a list); environment, a gate to compare with them; traffic = { trace =, chunks = } to score them on.
 function M.make(options)
@@ -85,8 +100,7 @@ function M.make(options)
   local function section(part) self.sections[#self.sections + 1] = part end
   section { lines = head_lines(sweep) }
   local rows, columns = sweep:rows()
-  section { title = "Measured", rows = rows, columns = columns,
-    after = { "ratio: padded over the better native path; waste: share of the executed FLOPs that multiplied padding" } }
+  section { title = "Measured", rows = rows, columns = columns, after = after_measured(sweep) }
   for _, record in ipairs(sweep:failures().records) do
     section { lines = { ("%s at s_q %s %s: %s: %s"):format(record.path, tostring(record.case.s_q), tostring(record.case.layout),
       record.parity.status, tostring(record.parity.reason)) } }
@@ -181,7 +195,7 @@ function Report:svg()
   for _, curve in ipairs(curves) do highest = math.max(highest, curve.highest) end
   if self.gate.enabled then
     -- a logarithmic axis has no 0: "always" stands at the first s_q measured
-    marks[1] = { x = math.max(self.gate.min_sq, self.gate.decides.lowest), 
+    marks[1] = { x = math.max(self.gate.min_sq, self.gate.decides.lowest),
       label = ("MIN_SQ %.0f%s"):format(self.gate.min_sq, self.gate.min_sq == 0 and " (always)" or ""),
       colour = "#000000" }
   end

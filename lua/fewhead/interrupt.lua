@@ -1,36 +1,31 @@
 -- interrupt: Ctrl-C as a question instead of a death: a long run asks whether it was pressed, and ends in good order.
 --
---   local watch = require("fewhead.interrupt").watch()
---   for .. do if watch:pressed() then break end .. end
---   watch:close()
+--   local interrupt = require "fewhead.interrupt"
+--   local sweep = interrupt.during(function(pressed) return fh.sweep { s_q = "64:8192:*2", interrupted = pressed } end)
+--   print(sweep.interrupted)
 --
--- SIGINT is blocked in this thread and taken from the pending set when asked: no code runs inside a signal handler. Threads that
--- were started before watch() must not take signals either; the library's do not.
+-- Meanwhile SIGINT is blocked in this thread and taken from the pending set when asked: no code runs inside a signal handler. The
+-- library's own threads take no signals.
 
 local posix = require "fewhead.posix"
 
 local M = {}
 
-local Watch = {}
-Watch.__index = Watch
-
---- Start watching, in the thread that runs Lua.
-function M.watch()
-  return setmetatable({ token = posix.block(posix.SIGINT), seen = false }, Watch)
-end
-
---- true once Ctrl-C was pressed since watch(); stays true.
-function Watch:pressed()
-  if not self.seen and self.token then self.seen = posix.take(self.token) end
-  return self.seen
-end
-
---- Stop watching: Ctrl-C acts as before. Safe twice. A press that nobody asked about still counts as seen, and ends nothing.
-function Watch:close()
-  if not self.token then return end
-  self:pressed()
-  posix.unblock(self.token)
-  self.token = nil
+--- Call f(pressed) and return what it returns; pressed() is true once Ctrl-C was pressed since, and stays so. Afterwards, also
+-- when f raises, Ctrl-C acts as before; a press that nobody asked about is dropped.
+function M.during(f)
+  local token, seen = posix.block(posix.SIGINT), false
+  local function pressed()
+    seen = seen or posix.take(token)
+    return seen
+  end
+  local function finish(ok, ...)
+    pressed()
+    posix.unblock(token)
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(f, pressed))
 end
 
 return M
