@@ -122,6 +122,14 @@ describe("gate.from_env", function()
   end)
 end)
 
+describe("gate.padded_heads", function()
+  it("is what a 64- or 128-head kernel computes", function()
+    for heads, want in pairs { [-1] = 0, [0] = 0, [1] = 64, [64] = 64, [65] = 128, [128] = 128, [129] = 0 } do
+      assert.equal(want, gate.padded_heads(heads))
+    end
+  end)
+end)
+
 describe("gate:explain", function()
   local function why(options, s_q, heads, padded_heads)
     local e = gate.new(options):explain { s_q = s_q, heads = heads, padded_heads = padded_heads }
@@ -304,12 +312,22 @@ describe("gate.fit", function()
       "csa vllm: native loses at the largest s_q measured: no MIN_SQ keeps its wins without its losses" }, g.notes)
   end)
 
+  it("says where a loss was not told from noise", function()
+    local list = records({ [64] = 0.95 }, { spread = 0.2 })
+    for _, r in ipairs(records { [128] = 2 }) do list[#list + 1] = r end
+    local g = gate.fit(list)
+    assert.equal(0, g.min_sq)
+    assert.same({ "csa vllm: unclear at s_q 64, 0.95x: a longer measurement may find native slower there" }, g.notes)
+  end)
+
   it("takes the better native path at each s_q, or the one asked for", function()
     local list = records { [64] = 0.5, [128] = 2 }
     list[#list + 1] = record("packed", 64, 100 * 64 / 3)
     list[#list + 1] = record("packed", 128, 100 * 128 / 1.5)
     assert.equal(0, gate.fit(list).min_sq)
-    assert.equal(128, gate.fit(list, { native = "gather" }).min_sq)
+    local gather = gate.fit(list, { native = "gather" })
+    assert.equal(128, gather.min_sq)
+    assert.equal(100 * 64 * 2, gather.cost:at("native", 64)) -- its costs are those of the path asked for
     assert.equal(0, gate.fit(list, { native = "packed" }).min_sq)
   end)
 
@@ -439,6 +457,8 @@ describe("scoring gates on traffic", function()
       regret = 0.75 }, rows[2])
     assert.same({ name = "fitted", native_chunks = 0.25, native_rows = 0.4, us = best, best_us = best, regret_us = 0,
       regret = 0 }, rows[3])
+    assert.same(rows[3], require("fewhead.trace").score(chunks { [64] = 3, [128] = 1 },
+      { { name = "fitted", gate = fitted } }, fitted.cost)[1])
     assert.equal(0, note.outside)
     assert.equal("every chunk lies within the measured s_q 64 to 128", tostring(note))
   end)

@@ -42,7 +42,8 @@ describe("gate_sweep", function()
     assert.equal("", err) -- no progress line where there is no terminal
     assert.equal(0, status)
     assert.matches("^Gate sweep: v4%.1%-flash tp8\n8 of 64 heads, d_qk 512, topk 640, hot caches\n", out)
-    assert.matches("\n *s_q +padded +gather +packed +ratio +verdict +by +parity +max error +waste padded +native\n", out)
+    assert.matches("\n *s_q +padded +gather +packed +ratio +verdict +by +parity +max error +waste padded +waste native\n",
+      out)
     assert.matches("\n +8 .- pass ", out)
     assert.matches("\n +16 .- pass ", out)
     assert.matches("\ncsa vllm hot: %l+", out)

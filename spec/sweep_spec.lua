@@ -152,7 +152,9 @@ describe("a sweep", function()
 
   it("prints a row a case, naming only what varies", function()
     local text = tostring(small { s_q = { 2, 4 }, layout = { "vllm", "packed" } })
-    assert.matches("^layout +s_q +padded +gather +packed +ratio +verdict +by +parity +max error +waste padded +native\n", text)
+    local titles = { "layout", "s_q", "padded", "gather", "packed", "ratio", "verdict", "by", "parity", "max error", "waste padded",
+      "waste native" }
+    assert.matches("^" .. table.concat(titles, " +") .. "\n", text)
     assert.matches("\nvllm +2 .- pass ", text)
     assert.matches("\npacked +4 .-8%d%.%d %% +%d+%.%d %%$", text)
     assert.equal(5, select(2, (text .. "\n"):gsub("\n", "")))
@@ -184,8 +186,10 @@ describe("sweep.read", function()
     ["[]"] = "path: got nil, wanted a string",
     ['{"path":"padded","parity":{"status":"pass"}}'] = "case: got nil, wanted a table",
     ['{"path":"padded","case":{},"parity":{}}'] = "parity.status: got nil, wanted a string",
-    [good:gsub('"median_us":1', '"median_us":"1"')] = 'time.median_us: got "1", wanted a number',
-    [good:gsub('"h_q":8', '"h":8')] = "case.h_q: got nil, wanted a number",
+    [good:gsub('"median_us":1', '"median_us":"1"')] = 'time.median_us: got "1", wanted a number > 0',
+    [good:gsub('"p05_us":1', '"p05_us":0')] = "time.p05_us: got 0, wanted a number > 0",
+    [good:gsub('^{', '{"verdict":{"ratio":2,"lo":1},')] = "verdict.hi: got nil, wanted a number > 0",
+    [good:gsub('"h_q":8', '"h":8')] = "case.h_q: got nil, wanted a number > 0",
     [good:gsub(',"work":%b{}', "")] = "work: got nil, wanted a table",
   } do
     it("refuses the line " .. text, function()

@@ -15,6 +15,7 @@ local ffi = F.ffi
 local M = {}
 
 local PATHS = { "padded", "gather", "packed" }
+local NATIVE = { best = { "gather", "packed" }, gather = { "gather" }, packed = { "packed" } }
 
 -- ---- Non-negative least squares --------------------------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ end
 -- policy = fh_policy cdata, nil when a path was not measured }.
 function M.fit(curve, records)
   args.table("cost.fit: curve", curve, 2)
-  local self = setmetatable({ heads = curve.heads, fit = {}, medians = {} }, Cost)
+  local self = setmetatable({ heads = curve.heads, native = NATIVE[curve.native], fit = {}, medians = {} }, Cost)
   for _, path in ipairs(PATHS) do
     local points = {}
     for _, point in ipairs(curve.points) do
@@ -169,7 +170,7 @@ end
 --- Lowest and highest s_q at which padded and a native path were measured.
 function Cost:range()
   local padded, lowest, highest = self.medians.padded, math.huge, 0
-  for _, path in ipairs { "gather", "packed" } do
+  for _, path in ipairs(self.native) do
     local points = self.medians[path]
     if points then lowest, highest = math.min(lowest, points[1].s_q), math.max(highest, points[#points].s_q) end
   end
@@ -199,12 +200,20 @@ local function at(self, path, s_q)
   end
 end
 
---- Expected microseconds of each measured path, and of "native", the cheapest of gather and packed: { padded =, .., native = }.
+-- The cheapest of the paths that count as native.
+local function native_at(self, s_q)
+  local us = math.huge
+  for _, path in ipairs(self.native) do us = math.min(us, at(self, path, s_q) or math.huge) end
+  return us
+end
+
+--- Expected microseconds of each measured path and of "native", the cheapest of those its curve counts: { padded =, .., native =
+-- }.
 function Cost:all(s_q)
   args.number("cost:all: s_q", s_q, 1, nil, 2)
   local us = {}
   for _, path in ipairs(PATHS) do us[path] = at(self, path, s_q) end
-  us.native = math.min(us.gather or math.huge, us.packed or math.huge)
+  us.native = native_at(self, s_q)
   return us
 end
 
@@ -213,7 +222,7 @@ function Cost:at(path, s_q)
   args.enum("cost:at: path", path, { "padded", "gather", "packed", "native" }, 2)
   args.number("cost:at: s_q", s_q, 1, nil, 2)
   if path ~= "native" then return (at(self, path, s_q)) end
-  return math.min(at(self, "gather", s_q) or math.huge, at(self, "packed", s_q) or math.huge)
+  return (native_at(self, s_q))
 end
 
 function Cost:__tostring()

@@ -56,6 +56,10 @@ local function answer(curve)
   curve.lowest, curve.highest, curve.notes = points[1].s_q, points[#points].s_q, {}
   for i, point in ipairs(points) do
     if point.verdict == "faster" then wins = wins + 1 end
+    if point.verdict == "unclear" and point.ratio < 1 then
+      curve.notes[#curve.notes + 1] = ("unclear at s_q %d, %.2fx: a longer measurement may find native slower there"):format(
+        point.s_q, point.ratio)
+    end
     if point.verdict == "slower" then
       last = i
       if i > 1 and points[i - 1].verdict == "faster" then
@@ -98,10 +102,10 @@ end
 
 --- The curves that records hold, in the order they first appear; s_q without both padded and a native path are left out, and so
 -- are curves without a point. options.native: "best" of gather and packed (the default), "gather" or "packed".
--- A curve: pattern, layout, heads, l2, device; points = { { s_q =, padded =, gather =, packed = (records), native = the native
--- record that counts, ratio =, lo =, hi =, verdict = }, .. } by rising s_q; lowest, highest s_q; crossover = { at =, lo =, hi =
--- (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never"; min_sq = the smallest measured s_q from
--- which native is never slower, 0 for always, nil for never; notes; records. Prints as one line.
+-- A curve: pattern, layout, heads, l2, device, native (the option); points = { { s_q =, padded =, gather =, packed = (records),
+-- native = the native record that counts, ratio =, lo =, hi =, verdict = }, .. } by rising s_q; lowest, highest s_q; crossover =
+-- { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never"; min_sq = the
+-- smallest measured s_q from which native is never slower, 0 for always, nil for never; notes; records. Prints as one line.
 -- Second result: how many records were left out because they have no time or their parity did not pass.
 function M.from(records, options)
   args.table("curve.from: records", records, 2)
@@ -116,7 +120,7 @@ function M.from(records, options)
       local curve = by_key[key]
       if not curve then
         curve = setmetatable({ pattern = case.pattern, layout = case.layout, heads = case.h_q, l2 = record.time.l2,
-          device = record.run and record.run.device, at = {}, points = {}, records = {} }, Curve)
+          device = record.run and record.run.device, native = wanted, at = {}, points = {}, records = {} }, Curve)
         by_key[key], list[#list + 1] = curve, curve
       end
       curve.records[#curve.records + 1] = record

@@ -149,8 +149,7 @@ function Gate:export_line()
   return ("export %s=%.0f"):format(M.MIN_SQ, self.min_sq)
 end
 
--- ---- Tensor parallelism
--- --------------------------------------------------------------------------------------------------------
+-- ---- Tensor parallelism -------------------------------------------------------------------------------------------------
 
 --- Heads of each rank. heads that do not divide by ranks are refused unless options.virtual: then every rank computes
 -- ceil(heads / ranks) and zero heads are added at the end. Returns { n_local_heads = heads every rank computes, virtual = heads
@@ -174,8 +173,7 @@ function M.tp(heads, ranks, options)
   return plan
 end
 
--- ---- Fit
--- -----------------------------------------------------------------------------------------------------------------------
+-- ---- Fit ----------------------------------------------------------------------------------------------------------------
 
 --- Fit the threshold to a sweep or a list of its records: the smallest measured s_q from which native is never slower than padded
 -- beyond noise, in every case the records hold (layouts, patterns: the most careful one decides).

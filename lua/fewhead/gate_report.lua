@@ -60,14 +60,23 @@ local function gate_lines(fitted)
 end
 
 local function head_lines(sweep)
-  local record = sweep.records[1]
-  local case, run = record.case, record.run or {}
-  local lines = { ("%d of %d heads, d_qk %s, topk %s, %s"):format(case.h_q, case.h_pad, tostring(case.d_qk), tostring(case.topk),
-    record.time and record.time.l2 == "cold" and "cold caches" or "hot caches") }
+  local run, lines = sweep.records[1].run or {}, {}
+  for _, record in ipairs(sweep.records) do
+    local case = record.case
+    if record.time then
+      lines[1] = ("%d of %s heads, d_qk %s, topk %s, %s caches"):format(case.h_q, tostring(case.h_pad), tostring(case.d_qk),
+        tostring(case.topk), record.time.l2)
+      break
+    end
+  end
   if run.device then
     lines[#lines + 1] = ("%s, %s threads, %s; commit %s%s; %s"):format(run.device, tostring(run.threads or "?"), run.isa or "?",
       tostring(run.commit):sub(1, 12), run.dirty and " with changes" or "", run.date)
-    if run.argv and #run.argv > 0 then lines[#lines + 1] = "options: " .. table.concat(run.argv, " ") end
+    local words = {}
+    for i, word in ipairs(run.argv or {}) do
+      words[i] = word:find("[^%w_./:,*=+-]") and "'" .. word:gsub("'", "'\\''") .. "'" or word
+    end
+    if #words > 0 then lines[#lines + 1] = "options: " .. table.concat(words, " ") end
   end
   if sweep.interrupted then
     lines[#lines + 1] = ("interrupted: %d of %d cells measured"):format(sweep.cells, sweep.planned)
@@ -208,7 +217,7 @@ function Report:svg()
       lines = { { y = 1, label = "as fast as padded" } } }
   end
   local head = head_lines(self.sweep)
-  return plot.svg { title = self.title, subtitle = head[2] or head[1], x = { label = "s_q, query rows of the chunk" },
+  return plot.svg { title = self.title, subtitle = head[2], x = { label = "s_q, query rows of the chunk" },
     panels = panels, marks = marks }
 end
 

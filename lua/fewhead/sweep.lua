@@ -89,7 +89,7 @@ end
 -- Makes and compares one cell. A list of records, or nil when it was interrupted within.
 local function measure(options, paths, how)
   local ok, case, err = pcall(require("fewhead.case").new, options)
-  if not ok then case, err = nil, tostring(case):gsub("^[^%s]-:%d+: ", "") end
+  if not ok then case, err = nil, tostring(case):gsub("^.-%.lua:%d+: ", "") end
   if not case then return refused(options, paths, err, how.run) end
   local result
   result, err = require("fewhead.compare").compare(case, paths, how)
@@ -194,18 +194,24 @@ local function damage(record)
   if type(record.parity.status) ~= "string" then
     return ("parity.status: got %s, wanted a string"):format(args.show(record.parity.status))
   end
-  local function number(name, value)
-    if type(value) ~= "number" then return ("%s: got %s, wanted a number"):format(name, args.show(value)) end
-  end
   if record.time == nil then return nil end
-  if type(record.time) ~= "table" then return "time: got " .. args.show(record.time) .. ", wanted a table" end
-  if type(record.work) ~= "table" then return "work: got " .. args.show(record.work) .. ", wanted a table" end
-  for _, field in ipairs { "median_us", "p05_us", "p95_us", "n" } do
-    local bad = number("time." .. field, record.time[field])
-    if bad then return bad end
+  -- what a record with a time has: { part, its number fields, all above 0 }
+  for _, wanted in ipairs {
+    { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" }, { "work", "executed_flops" },
+    { "verdict", "ratio", "lo", "hi" },
+  } do
+    local name = wanted[1]
+    local part = record[name]
+    if name ~= "verdict" or part ~= nil then
+      if type(part) ~= "table" then return ("%s: got %s, wanted a table"):format(name, args.show(part)) end
+      for i = 2, #wanted do
+        local value = part[wanted[i]]
+        if type(value) ~= "number" or value <= 0 then
+          return ("%s.%s: got %s, wanted a number > 0"):format(name, wanted[i], args.show(value))
+        end
+      end
+    end
   end
-  return number("case.s_q", record.case.s_q) or number("case.h_q", record.case.h_q)
-    or number("work.executed_flops", record.work.executed_flops)
 end
 
 --- A sweep from the JSONL file of an earlier one; nil, "file:line: reason" for a line that is no record, and nothing is half
@@ -327,7 +333,7 @@ function Sweep:rows()
     { key = "ratio", format = "%.2fx" }, { key = "verdict", align = "left" }, { key = "native", title = "by", align = "left" },
     { key = "parity", align = "left" }, { key = "max_abs", title = "max error", format = "%.1e" },
     { key = "padded_waste", title = "waste padded", format = percent },
-    { key = "native_waste", title = "native", format = percent },
+    { key = "native_waste", title = "waste native", format = percent },
   } do columns[#columns + 1] = column end
   return rows, columns
 end
