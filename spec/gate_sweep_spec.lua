@@ -139,8 +139,8 @@ describe("gate_traffic", function()
     write(folder .. "csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.9799600,9,10")
     assert.equal(0, (select(2, run("gate_sweep", QUICK .. " --out " .. folder .. "out"))))
     local before = read(folder .. "out/gate_sweep.jsonl")
-    local out, status = run("gate_traffic", ("--sweep %sout/gate_sweep.jsonl --traffic %strace --traffic %scsv --alone"):format(folder,
-      folder, folder))
+    local options = "--sweep %sout/gate_sweep.jsonl --traffic %strace --traffic %scsv --alone"
+    local out, status = run("gate_traffic", options:format(folder, folder, folder))
     assert.equal(0, status)
     assert.matches("^csa vllm hot: ", out)
     assert.matches("trace: mooncake, 2 requests", out)
