@@ -134,7 +134,7 @@ lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
 	shellcheck -x fewhead tools/*.sh .ci/run
 
-# ---- Install. The Lua modules find the header beside them and the library by the path written beside them.
+# ---- Install. The Lua modules find header and library from where they lie themselves.
 PREFIX  ?= /usr/local
 DESTDIR ?=
 to      = $(DESTDIR)$(PREFIX)
@@ -148,7 +148,6 @@ install: lib
 	install -m 644 lib/include/fewhead.h $(to)/include/
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(version)|' fewhead.pc.in > $(to)/lib/pkgconfig/fewhead.pc
 	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h $(to)/share/lua/5.1/fewhead/
-	echo '$(PREFIX)/lib/$(SONAME)' > $(to)/share/lua/5.1/fewhead/libfewhead.path
 	$(if $(wildcard experiments/*.lua),install -m 644 $(wildcard experiments/*.lua) $(to)/share/fewhead/experiments/)
 	install -m 755 fewhead $(to)/bin/
 

@@ -1,0 +1,61 @@
+local helper = require "spec.helper"
+local process = require "spec.process"
+
+-- Runs a shell text that must succeed; returns its standard output.
+local function sh(text, options)
+  local status, out, err = process.run(text, options)
+  assert(status == 0, ("%s: status %s\n%s%s"):format(text, status, out, err))
+  return out
+end
+
+-- Installs from a copy of this checkout that is gone afterwards, so that nothing can come from it.
+local function install(folder, prefix, destdir)
+  local from = helper.quoted(folder .. "checkout")
+  sh(("mkdir %s && cp -pR Makefile fewhead fewhead.pc.in lib kernels lua experiments build %s"):format(from, from))
+  sh(("make -s -C %s install PREFIX=%s DESTDIR=%s"):format(from, helper.quoted(prefix), helper.quoted(destdir or "")))
+  return from
+end
+
+describe("make install", function()
+  local folder, prefix
+  lazy_setup(function()
+    folder = helper.folder()
+    prefix = folder .. "prefix"
+    install(folder, prefix)
+    process.remove(folder .. "checkout")
+  end)
+  lazy_teardown(function() process.remove(folder) end)
+
+  it("gives a command that works in any folder without the checkout", function()
+    local out = sh(prefix .. "/bin/fewhead info", { cwd = "/", env = { FEWHEAD_LIB = false } })
+    assert.is_truthy(out:find(("\nlibrary     %s/lib/libfewhead.so\n"):format(prefix), 1, true), out)
+    assert.matches("^usage: fewhead run experiments/gate_sweep.lua",
+      sh(prefix .. "/bin/fewhead run experiments/gate_sweep.lua --help", { cwd = "/" }))
+    assert.equal("true\n", sh(prefix .. "/bin/fewhead repl", { cwd = "/", stdin = "fh.gate.new():native(8, 2048)" }))
+  end)
+
+  it("gives Lua modules that plain luajit loads", function()
+    local out = sh("luajit -e 'io.write(require(\"fewhead\").open(\"cpu\").name)'", { cwd = "/",
+      env = { LUA_PATH = prefix .. "/share/lua/5.1/?.lua;" .. prefix .. "/share/lua/5.1/?/init.lua;;" } })
+    assert.equal("cpu", out)
+  end)
+
+  it("gives header, library and pkg-config file: README's C program compiles, links and runs", function()
+    local program = process.read(process.root .. "/README.md"):match("```c\n(.-)```")
+    process.write(folder .. "program.c", program)
+    local env = { PKG_CONFIG_PATH = prefix .. "/lib/pkgconfig" }
+    assert.equal(require("fewhead").VERSION .. "\n", sh("pkg-config --modversion fewhead", { env = env }))
+    sh("cc -std=c11 -Wall -Wextra -Werror -o program program.c $(pkg-config --cflags --libs fewhead) "
+      .. "-Wl,-rpath,$(pkg-config --variable=libdir fewhead)", { cwd = folder, env = env })
+    assert.equal("out[0] = 0x3f80\n", sh("./program", { cwd = folder }))
+  end)
+
+  it("stages below DESTDIR what PREFIX names, and uninstall takes all of it away", function()
+    local stage = folder .. "stage"
+    local from = install(folder, "/opt/fewhead", stage)
+    assert.matches("^prefix=/opt/fewhead\n", process.read(stage .. "/opt/fewhead/lib/pkgconfig/fewhead.pc"))
+    assert.matches("\nlibrary     [^\n]*/stage/opt/fewhead/lib/libfewhead%.so\n", sh(stage .. "/opt/fewhead/bin/fewhead info"))
+    sh(("make -s -C %s uninstall PREFIX=/opt/fewhead DESTDIR=%s"):format(from, helper.quoted(stage)))
+    assert.equal("", sh(("find %s ! -type d"):format(helper.quoted(stage))))
+  end)
+end)
