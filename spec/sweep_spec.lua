@@ -153,7 +153,8 @@ describe("a sweep", function()
   it("prints a row a case, naming only what varies", function()
     local text = tostring(small { s_q = { 2, 4 }, layout = { "vllm", "packed" } })
     local titles = {
-      "layout", "s_q", "padded", "gather", "packed", "ratio", "verdict", "by", "parity", "max error", "waste padded", "waste native",
+      "layout", "s_q", "padded", "gather", "packed", "ratio", "verdict", "by", "parity", "max error", "waste padded",
+      "waste native",
     }
     assert.matches("^" .. table.concat(titles, " +") .. "\n", text)
     assert.matches("\nvllm +2 .- pass ", text)
