@@ -42,6 +42,10 @@ static inline uint64_t fhk_list_bytes(const fh_call *call, int64_t s) {
   return (uint64_t)fhk_list_length(call, s) * 4 + (call->topk_length ? 4 : 0);
 }
 
+static inline uint64_t fhk_useful_flops(const fh_call *call, uint64_t keys) {
+  return 2 * keys * (uint64_t)call->h_q * (uint64_t)(call->d_qk + call->d_v);
+}
+
 static inline void fhk_count(fhk_work *work, uint64_t useful, uint64_t executed, uint64_t bytes) {
   atomic_fetch_add_explicit(&work->useful_flops, useful, memory_order_relaxed);
   atomic_fetch_add_explicit(&work->executed_flops, executed, memory_order_relaxed);

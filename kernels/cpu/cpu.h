@@ -13,6 +13,9 @@ typedef struct fhk_cpu fhk_cpu;
 
 /* The best fh_isa this CPU has (compiled in as well), never FH_ISA_BEST. */
 int32_t fhk_cpu_best_isa(void);
+/* What FH_ISA_BEST stands for: the fastest of those this CPU has. Not always the best: bf16 dot products are slower than multiply-adds
+ * on some CPUs, so where they exist both are timed, once a process. */
+int32_t fhk_cpu_fastest_isa(void);
 /* "generic", "avx2", "avx512", "avx512_bf16"; NULL for another number. */
 const char *fhk_cpu_isa_name(int32_t isa);
 

@@ -1,6 +1,10 @@
 /*
- * The path that fills a tile with neighbouring queries: `group` of them over the union of their lists, each entry of which carries a
- * bit per query (fh_plan). Groups are dealt by falling size, so that the last ones to start are the short ones.
+ * The path that works on `group` neighbouring queries at once, over the union of their lists.
+ *
+ * A tensor core pays for 64 rows whatever they hold, so there the union's rows are multiplied for all queries and masked. A vector unit
+ * pays for what it multiplies: here a KV row of the union goes to the tiles of its members alone. All of the group's queries thus pass
+ * over the same stretch of KV rows at the same time, and a row is fetched from memory once for the group. A KV row with NaN or Inf
+ * reaches its members and nobody else, since nobody else's product contains it.
  */
 #include "cpu/tile.h"
 
@@ -17,30 +21,38 @@ typedef struct packed_run {
 static uint64_t own_plan_bytes(const fhk_cpu *cpu, const fh_call *call) { return call->plan ? 0 : fhk_cpu_plan_bytes(cpu, call); }
 
 uint64_t fhk_packed_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
-  const uint64_t scratch = fhk_tile_scratch_bytes(fhk_tile_ops_of(fhk_cpu_isa(cpu)), call->group * call->h_q, call->d_qk);
-  return fhk_add(own_plan_bytes(cpu, call), fhk_mul((uint64_t)fhk_cpu_threads(cpu), scratch));
+  const uint64_t scratch = fhk_tiles_bytes(fhk_tile_ops_of(fhk_cpu_isa(cpu)), call, call->h_q, call->group);
+  return fhk_add(own_plan_bytes(cpu, call), (uint64_t)fhk_cpu_threads(cpu) * scratch);
 }
 
+/* Groups are dealt by falling size, so that the last ones to start are the short ones. */
 static void group(void *arg, int64_t item, int32_t thread) {
   const packed_run *run = arg;
   const fh_call *call = run->call;
   const fh_plan *plan = run->plan;
   const int64_t g = plan->order[item], first = g * plan->group, left = call->s_q - first;
   const int32_t queries = (int32_t)(left < plan->group ? left : plan->group);
-  fhk_tile_job job = {.rows = queries * call->h_q, .token = plan->token + g * plan->capacity, .keys = plan->entries[g]};
-  if (queries > 1) {
-    job.member = plan->member + g * plan->capacity;
-    job.rows_per_query = call->h_q;
-  }
-  uint64_t keys = 0, bytes = (uint64_t)plan->entries[g] * ((uint64_t)call->d_qk * 2 + sizeof *plan->token + sizeof *plan->member) +
-                             sizeof *plan->order + sizeof *plan->entries;
+  const int32_t *token = plan->token + g * plan->capacity;
+  const uint64_t *member = plan->member + g * plan->capacity;
+  const int64_t entries = plan->entries[g];
+  tile *t = fhk_tiles_make(run->ops, call, call->h_q, queries, run->scratch + (uint64_t)thread * run->scratch_bytes);
+  uint64_t keys = 0;
   for (int32_t i = 0; i < queries; i++) {
-    for (int32_t h = 0; h < call->h_q; h++) fhk_tile_row(call, first + i, h, &job, i * call->h_q + h);
+    fhk_tile_start(&t[i], run->ops, call, first + i);
     keys += (uint64_t)plan->keys[first + i];
+  }
+  for (int64_t e = 0; e < entries; e++) {
+    const uint16_t *row = call->kv + token[e] * call->kv_stride;
+    for (uint64_t m = member[e]; m; m &= m - 1) fhk_tile_add(&t[__builtin_ctzll(m)], run->ops, row);
+  }
+  uint64_t executed = 0;
+  uint64_t bytes = (uint64_t)entries * ((uint64_t)call->d_qk * 2 + sizeof *token + sizeof *member) + sizeof *plan->order +
+                   sizeof *plan->entries;
+  for (int32_t i = 0; i < queries; i++) {
+    executed += fhk_tile_finish(&t[i], run->ops, call, first + i);
     bytes += fhk_row_bytes(call) + sizeof *plan->keys + (call->plan ? 0 : fhk_list_bytes(call, first + i));
   }
-  const uint64_t executed = fhk_tile_run(run->ops, call, &job, run->scratch + (uint64_t)thread * run->scratch_bytes);
-  fhk_count(run->work, 2 * keys * (uint64_t)call->h_q * (uint64_t)(call->d_qk + call->d_v), executed, bytes);
+  fhk_count(run->work, fhk_useful_flops(call, keys), executed, bytes);
 }
 
 void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
@@ -48,6 +60,6 @@ void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
   if (!call->plan) fhk_cpu_plan_build(cpu, call, call->workspace, &own);
   packed_run run = {.call = call, .plan = call->plan ? call->plan : &own, .work = work, .ops = fhk_tile_ops_of(fhk_cpu_isa(cpu))};
   run.scratch = (char *)call->workspace + own_plan_bytes(cpu, call);
-  run.scratch_bytes = fhk_tile_scratch_bytes(run.ops, run.plan->group * call->h_q, call->d_qk);
+  run.scratch_bytes = fhk_tiles_bytes(run.ops, call, call->h_q, run.plan->group);
   fhk_cpu_parallel(cpu, run.plan->groups, group, &run);
 }

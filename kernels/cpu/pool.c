@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "cpu/back_end.h"
+#include "cpu/tile.h"
 
 typedef struct worker {
   fhk_cpu *cpu;
@@ -33,7 +33,7 @@ struct fhk_cpu {
 };
 
 int32_t fhk_cpu_best_isa(void) {
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__x86_64__)
   __builtin_cpu_init();
   const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -43,6 +43,21 @@ int32_t fhk_cpu_best_isa(void) {
   if (avx2) return FH_ISA_AVX2;
 #endif
   return FH_ISA_GENERIC;
+}
+
+static pthread_once_t fastest_once = PTHREAD_ONCE_INIT;
+static int32_t fastest;
+
+static void find_fastest(void) {
+  fastest = fhk_cpu_best_isa();
+#if defined(__x86_64__)
+  if (fastest == FH_ISA_AVX512_BF16 && !fhk_tile_dot_pays()) fastest = FH_ISA_AVX512;
+#endif
+}
+
+int32_t fhk_cpu_fastest_isa(void) {
+  pthread_once(&fastest_once, find_fastest);
+  return fastest;
 }
 
 const char *fhk_cpu_isa_name(int32_t isa) {

@@ -1,151 +1,89 @@
-/* The blocks of a tile: what tile.h describes, driven over a list of KV rows. */
+/* What surrounds the blocks of a tile: memory, start and finish. */
 #include "cpu/tile.h"
 
 const fhk_tile_ops *fhk_tile_ops_of(int32_t isa) {
   switch (isa) {
 #if defined(__x86_64__)
     case FH_ISA_AVX2: return &fhk_tile_avx2;
-    case FH_ISA_AVX512:
-    case FH_ISA_AVX512_BF16: return &fhk_tile_avx512;
+    case FH_ISA_AVX512: return &fhk_tile_avx512;
+    case FH_ISA_AVX512_BF16: return &fhk_tile_avx512_bf16;
 #endif
     default: return &fhk_tile_generic;
   }
 }
 
-static int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+/* Rows that stand side by side in a vector: as many as it has lanes, or a power of two where fewer hold them all. */
+static int32_t lanes_for(int32_t rows, int32_t vector) {
+  int32_t lanes = vector;
+  while (lanes / 2 >= rows) lanes /= 2;
+  return (rows + lanes - 1) / lanes * lanes;
+}
 
-/* Whole vectors in panels as wide as the kernel takes; what is left over in the narrowest split of a vector that holds it. */
-static void make_panels(tile *t, const fhk_tile_ops *ops) {
-  const int32_t vector = ops->vector;
-  t->panels = 0;
-  for (int32_t row = 0; row < t->rows;) {
-    tile_panel *p = &t->panel[t->panels++];
-    const int32_t left = t->rows - row;
-    int32_t vectors = left / vector;
-    p->split = 1;
-    if (vectors == 0) {
-      vectors = 1;
-      while (vector / (p->split * 2) >= left) p->split *= 2;
-    } else if (left % vector > vector / 2) {
-      vectors++;
+/* Where the parts lie, in bytes from the start: the tiles, what they share, then q .. alpha of each, `each` bytes a tile. */
+typedef struct tile_layout {
+  uint64_t s, kv, q, o, max, sum, alpha, each, total;
+} tile_layout;
+
+static tile_layout layout_of(const fhk_tile_ops *ops, const fh_call *call, int32_t rows, int32_t count) {
+  const uint64_t lanes = (uint64_t)lanes_for(rows, ops->vector), f = sizeof(float), keys = TILE_KEYS + TILE_SPARE;
+  tile_layout at;
+  at.s = fhk_part((uint64_t)count, sizeof(tile));
+  at.kv = at.s + fhk_part(keys * lanes, f);
+  at.q = at.kv + (rows <= ops->few_rows ? 0 : fhk_part(keys * TILE_KV, f));
+  at.o = at.q + fhk_part(lanes * (uint64_t)call->d_qk, f);
+  at.max = at.o + fhk_part((uint64_t)rows * TILE_O, f);
+  at.sum = at.max + fhk_part(lanes, f);
+  at.alpha = at.sum + fhk_part(lanes, f);
+  at.each = at.alpha + fhk_part(lanes, f) - at.q;
+  at.total = at.q + (uint64_t)count * at.each;
+  return at;
+}
+
+uint64_t fhk_tiles_bytes(const fhk_tile_ops *ops, const fh_call *call, int32_t rows, int32_t count) {
+  return layout_of(ops, call, rows, count).total;
+}
+
+static float *floats(char *at) { return (float *)(void *)at; }
+
+tile *fhk_tiles_make(const fhk_tile_ops *ops, const fh_call *call, int32_t rows, int32_t count, void *memory) {
+  const tile_layout at = layout_of(ops, call, rows, count);
+  char *base = memory;
+  tile *first = memory;
+  for (int32_t i = 0; i < count; i++) {
+    char *own = base + (uint64_t)i * at.each;
+    first[i] = (tile){.rows = rows, .few = rows <= ops->few_rows, .s_stride = lanes_for(rows, ops->vector), .d_qk = call->d_qk,
+                      .scale = call->sm_scale * 1.44269504f, .s = floats(base + at.s), .kv = floats(base + at.kv),
+                      .q = floats(own + at.q), .o = floats(own + at.o), .max = floats(own + at.max), .sum = floats(own + at.sum),
+                      .alpha = floats(own + at.alpha)};
+  }
+  /* Lanes past the last row are computed with the rest and never read; they must only be numbers from the start. */
+  memset(first->s, 0, at.kv - at.s);
+  return first;
+}
+
+void fhk_tile_start(tile *t, const fhk_tile_ops *ops, const fh_call *call, int64_t s) {
+  const uint16_t *q[TILE_ROWS] = {NULL};
+  for (int32_t h = 0; h < call->h_q; h++) q[h] = call->q + s * call->q_stride_s + h * call->q_stride_h;
+  ops->pack(t, q);
+  for (int32_t r = 0; r < t->s_stride; r++) {
+    t->max[r] = -INFINITY;
+    t->sum[r] = 0;
+  }
+}
+
+uint64_t fhk_tile_finish(tile *t, const fhk_tile_ops *ops, const fh_call *call, int64_t s) {
+  if (t->keys) t->flops += ops->block(t);
+  for (int32_t h = 0; h < call->h_q; h++) {
+    uint16_t *out = (uint16_t *)call->out + s * call->out_stride_s + h * call->out_stride_h;
+    const double max = (double)t->max[h] * (double)call->sm_scale, sum = (double)t->sum[h];
+    if (t->blocks) {
+      const double sink = call->attn_sink ? exp((double)call->attn_sink[h] - max) : 0;
+      ops->store(t, h, (float)(1 / (sum + sink)), out);
+    } else {
+      memset(out, 0, TILE_V * sizeof *out);
     }
-    p->row = row;
-    p->vectors = vectors < ops->panel_vectors ? vectors : ops->panel_vectors;
-    p->lanes = p->vectors * vector / p->split;
-    row += p->lanes;
+    if (call->lse) call->lse[s * call->lse_stride + h] = t->blocks ? (float)(max + log(sum)) : INFINITY;
+    if (call->max_logits) call->max_logits[s * call->max_logits_stride + h] = (float)max;
   }
-}
-
-static void *take(char **at, uint64_t bytes) {
-  void *part = *at;
-  *at += fhk_align(bytes);
-  return part;
-}
-
-/* Lays the parts of a tile of t->rows rows out from `base` on; returns their bytes. */
-static uint64_t lay_out(tile *t, const fhk_tile_ops *ops, void *base) {
-  char *at = base;
-  const uint64_t f = sizeof(float), rows = (uint64_t)t->s_stride;
-  t->q = take(&at, rows * (uint64_t)t->d_qk * f);
-  t->kv = take(&at, TILE_KEYS * TILE_KV * f);
-  t->s = take(&at, (TILE_KEYS * rows + (uint64_t)ops->vector) * f);
-  t->o = take(&at, (uint64_t)t->rows * TILE_O * f);
-  t->max = take(&at, rows * f);
-  t->sum = take(&at, rows * f);
-  t->alpha = take(&at, rows * f);
-  t->lane_bit = take(&at, rows * sizeof(uint32_t));
-  t->lane_half = take(&at, rows);
-  return (uint64_t)(at - (char *)base);
-}
-
-static void shape(tile *t, const fhk_tile_ops *ops, int32_t rows, int32_t d_qk) {
-  t->rows = rows;
-  t->d_qk = d_qk;
-  t->s_stride = round_up(rows, ops->vector);
-}
-
-uint64_t fhk_tile_scratch_bytes(const fhk_tile_ops *ops, int32_t rows, int32_t d_qk) {
-  tile t;
-  static char base[64];
-  shape(&t, ops, rows, d_qk);
-  return lay_out(&t, ops, base);
-}
-
-/* A KV row with NaN or Inf must reach only the rows that list it, but 0 * NaN is NaN: such a row leaves the block's product, and is
- * added to its members one by one. */
-static void drop_from_block(tile *t, int32_t key) { memset(t->kv + (int64_t)key * TILE_KV, 0, TILE_V * sizeof(float)); }
-
-static void add_to_members(tile *t, const fhk_tile_ops *ops, const fhk_tile_job *job, int32_t key, uint64_t member, const uint16_t *row) {
-  ops->widen(t, key, row);
-  const float *v = t->kv + (int64_t)key * TILE_KV;
-  for (int32_t r = 0; r < t->rows; r++) {
-    if (!(member >> (r / job->rows_per_query) & 1)) continue;
-    const float p = t->s[(int64_t)key * t->s_stride + r];
-    for (int32_t c = 0; c < TILE_V; c++) t->o[(int64_t)r * TILE_O + c] += p * v[c];
-  }
-}
-
-uint64_t fhk_tile_run(const fhk_tile_ops *ops, const fh_call *call, const fhk_tile_job *job, void *scratch) {
-  tile t;
-  shape(&t, ops, job->rows, call->d_qk);
-  lay_out(&t, ops, scratch);
-  make_panels(&t, ops);
-  t.scale = call->sm_scale * 1.44269504f;
-  t.kv_base = call->kv;
-  t.kv_row = call->kv_stride;
-  t.fetch_at = t.fetch_end = NULL;
-  for (int32_t r = 0; r < t.s_stride; r++) {
-    t.max[r] = -INFINITY;
-    t.sum[r] = 0;
-    const int32_t query = job->member ? r / job->rows_per_query : 0;
-    t.lane_bit[r] = r < t.rows ? (uint32_t)1 << (query & 31) : 0;
-    t.lane_half[r] = (uint8_t)(query >> 5);
-  }
-  if (job->keys) ops->pack_q(&t, job->q);
-
-  uint64_t flops = 0;
-  for (int64_t first = 0; first < job->keys; first += TILE_KEYS) {
-    const int32_t keys = (int32_t)(job->keys - first < TILE_KEYS ? job->keys - first : TILE_KEYS);
-    const int32_t *token = job->token + first;
-    const uint64_t *member = job->member ? job->member + first : NULL;
-    for (int32_t k = 0; k < keys; k++) ops->widen(&t, k, call->kv + token[k] * call->kv_stride);
-    uint64_t products = 0; /* of one column, over the panels; and the rows past the last key that a panel's kernel takes along */
-    int32_t taken = keys;
-    for (int32_t p = 0; p < t.panels; p++) {
-      const int32_t computed = round_up(keys, ops->keys_at_once[t.panel[p].vectors - 1]);
-      products += (uint64_t)computed * (uint64_t)t.panel[p].lanes;
-      if (computed > taken) taken = computed;
-    }
-    memset(t.kv + (int64_t)keys * TILE_KV, 0, (size_t)(taken - keys) * TILE_KV * sizeof(float));
-    products *= (uint64_t)t.d_qk;
-    products += (uint64_t)keys * (uint64_t)t.rows * TILE_V;
-    flops += 2 * products;
-
-    const int64_t left = job->keys - first - keys;
-    t.fetch_token = token + keys;
-    t.fetch_tokens = (int32_t)(left < TILE_KEYS ? left : TILE_KEYS);
-    t.fetch_credit = 0;
-    t.fetch_rate = (float)(t.fetch_tokens * t.d_qk / 32 * ops->vector) / (float)products;
-
-    ops->logits(&t, keys);
-    const uint64_t bad = ops->softmax(&t, keys, member);
-    for (uint64_t b = bad; b; b &= b - 1) drop_from_block(&t, __builtin_ctzll(b));
-    ops->values(&t, keys, first == 0);
-    for (uint64_t b = bad; b; b &= b - 1) {
-      const int32_t k = __builtin_ctzll(b);
-      add_to_members(&t, ops, job, k, member[k], call->kv + token[k] * call->kv_stride);
-    }
-  }
-
-  for (int32_t r = 0; r < t.rows; r++) {
-    const int empty = t.max[r] == -INFINITY;
-    const double max = (double)t.max[r] * (double)call->sm_scale, sum = (double)t.sum[r];
-    if (job->out[r]) {
-      if (empty) memset(job->out[r], 0, TILE_V * sizeof(uint16_t));
-      else ops->store(&t, r, (float)(1 / (sum + exp((double)job->sink[r] - max))), job->out[r]);
-    }
-    if (job->lse[r]) *job->lse[r] = empty ? INFINITY : (float)(max + log(sum));
-    if (job->max_logits[r]) *job->max_logits[r] = empty ? -INFINITY : (float)max;
-  }
-  return flops;
+  return t->flops;
 }

@@ -1,13 +1,19 @@
 /*
- * The inner loops of the tile kernel for one vector length; a tile_<isa>.c defines TILE_OPS, the name of its table, and includes this.
+ * The inner loops of a tile for one instruction set; a tile_<isa>.c defines TILE_OPS, the name of its table, and includes this.
  *
- * Both products are the same small kernel: c[m][n] = sum over i of a(m, i) * b[i][n], `m` times `n` vectors of sums in registers, one
- * number of a broadcast against vectors of b. Nothing is transposed but q, once a tile:
+ * Both products keep up to 24 sums in registers and run one broadcast or loaded operand against the others; nothing is transposed but
+ * q, once a tile.
  *
- *   logits   s[key][row]    = sum over d   of kv[key][d] * q[d][row]        a = kv, b = q
- *   values   o[row][column] = sum over key of s[key][row] * kv[key][column] a = s,  b = kv
+ *   many rows   a KV row is prepared once and serves all rows.
+ *               s[key][row] = sum over d of kv[key][d] * q[d][row]: rows in lanes, kv broadcast
+ *               o[row][c]   = sum over key of s[key][row] * kv[key][c]: columns in lanes, s broadcast
+ *   few rows    preparing would cost more than it saves: bf16 is widened in registers, once for each product.
+ *               s: columns of a key in lanes, against every row of q, VL sums at a time that are then added up across their lanes
+ *               o: as above
  *
- * Rows lie side by side in the vectors of s, so maxima and sums over keys need no work across lanes, and a mask is one test.
+ * In s the rows of a key lie side by side, so maxima and sums over keys need no work across lanes.
+ *
+ * With TILE_DOT, bf16 dot products take pairs of neighbours as they are: of columns for s, of keys for o, where s is rounded to bf16.
  */
 #include "cpu/tile.h"
 #include "cpu/vec.h"
@@ -15,208 +21,365 @@
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* Sums in registers at once: keys for panels of 1, 2, .. vectors, and rows for the widths of output columns below. */
+/* What fits in the registers. FEW_ROWS: measured, where the two ways meet. */
 #if defined(__AVX512F__)
-enum { PANEL_VECTORS = 4 };
-static const int32_t keys_at_once[] = {16, 12, 8, 6};
+enum { FEW_ROWS = 24, FEW_AT_ONCE = 8, PANEL_VECTORS = 4 };
 #elif defined(__AVX2__) && defined(__FMA__)
-enum { PANEL_VECTORS = 2 };
-static const int32_t keys_at_once[] = {12, 6};
+enum { FEW_ROWS = 8, FEW_AT_ONCE = 8, PANEL_VECTORS = 2 };
 #else
-enum { PANEL_VECTORS = 2 };
-static const int32_t keys_at_once[] = {8, 4};
+enum { FEW_ROWS = 4, FEW_AT_ONCE = 4, PANEL_VECTORS = 2 };
 #endif
 
-/* Columns of q and kv summed before they join the total: keeps the rounding of 512 additions near that of 128, and the stretch of q
- * that all keys of the block run over in the first-level cache. */
-enum { STRETCH = 64 };
+/* An operand of the products, and what 2 VL neighbouring bf16 make of it: a vector of pairs, or one of the even and one of the odd. */
+#ifdef TILE_DOT
+enum { HALVES = 1, KEYS_AT_ONCE = 2 };
+typedef vi vx;
+INLINE vx vhalf(const uint16_t *p, int half) { return (void)half, vload_bits(p); }
+INLINE vx vload_x(const float *p) { return vload_bits(p); }
+INLINE vx vset1_x(const float *p) { int32_t x; memcpy(&x, p, sizeof x); return _mm512_set1_epi32(x); }
+INLINE vf vmac(vx a, vx b, vf c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
+#else
+enum { HALVES = 2, KEYS_AT_ONCE = 1 };
+typedef vf vx;
+INLINE vx vhalf(const uint16_t *p, int half) { return half ? vodd(vload_bits(p)) : veven(vload_bits(p)); }
+INLINE vx vload_x(const float *p) { return vload(p); }
+INLINE vx vset1_x(const float *p) { return vset1(*p); }
+INLINE vf vmac(vx a, vx b, vf c) { return vfma(a, b, c); }
+#endif
 
-static void pack_q(tile *t, const uint16_t *const *q) {
-  for (int32_t p = 0; p < t->panels; p++) {
-    const tile_panel *panel = &t->panel[p];
-    const int32_t lanes = panel->lanes, split = panel->split, half = VL * lanes;
-    float *to = t->q + (int64_t)panel->row * t->d_qk;
-    for (int32_t chunk = 0; chunk < t->d_qk / (2 * VL); chunk++, to += 2 * half) {
-      for (int32_t lane = 0; lane < lanes; lane++) { /* pairs of bf16 to their places ... */
-        const int32_t row = panel->row + lane;
-        const uint16_t *from = row < t->rows && q[row] ? q[row] + chunk * 2 * VL : NULL;
-        for (int32_t i = 0; i < VL; i++) {
-          uint32_t pair = 0;
-          if (from) memcpy(&pair, from + 2 * i, sizeof pair);
-          memcpy(to + i / split * split * lanes + lane * split + i % split, &pair, sizeof pair);
+/* ---- Logits of few rows ---------------------------------------------------------------------------------------------------- */
+
+/* Rows that a pass takes from `left` that remain: 8, 4, 2 or 1; 7 and 3 are rounded up, being dearer in parts. */
+static int32_t pass_rows(int32_t left) {
+  const int32_t rounded = left == 7 || left == 3 ? left + 1 : left;
+  int32_t rows = FEW_AT_ONCE;
+  while (rows > rounded) rows /= 2;
+  return rows;
+}
+
+/* Pass after pass; in a pass [chunk of 2 VL columns][row][half][VL]. */
+static void pack_few(tile *t, const uint16_t *const *q) {
+  static const uint16_t zeros[2 * VL];
+  float *to = t->q;
+  for (int32_t first = 0, rows; first < t->rows; first += rows) {
+    rows = pass_rows(t->rows - first);
+    for (int32_t d = 0; d < t->d_qk; d += 2 * VL)
+      for (int32_t r = first; r < first + rows; r++)
+        for (int half = 0; half < HALVES; half++, to += VL) {
+          const vx x = vhalf(r < t->rows && q[r] ? q[r] + d : zeros, half);
+          memcpy(to, &x, sizeof x);
+        }
+  }
+}
+
+/* `rows` rows of q against VL / rows keys. */
+INLINE void logits_few_block(const int rows, const float *q, const uint16_t *const *kv, int32_t d_qk, float *s, int32_t s_stride) {
+  const int keys = VL / rows;
+  vf sum[VL];
+  UNROLL for (int i = 0; i < VL; i++) sum[i] = vset1(0);
+  for (int32_t d = 0; d < d_qk; d += 2 * VL, q += rows * HALVES * VL) {
+    UNROLL for (int half = 0; half < HALVES; half++) {
+      /* The fewer of the two operands wait in registers for the others to pass. */
+      vx wait[VL];
+      if (keys <= rows) {
+        UNROLL for (int m = 0; m < keys; m++) wait[m] = vhalf(kv[m] + d, half);
+        UNROLL for (int r = 0; r < rows; r++) {
+          const vx x = vload_x(q + (r * HALVES + half) * VL);
+          UNROLL for (int m = 0; m < keys; m++) sum[m * rows + r] = vmac(wait[m], x, sum[m * rows + r]);
+        }
+      } else {
+        UNROLL for (int r = 0; r < rows; r++) wait[r] = vload_x(q + (r * HALVES + half) * VL);
+        UNROLL for (int m = 0; m < keys; m++) {
+          const vx x = vhalf(kv[m] + d, half);
+          UNROLL for (int r = 0; r < rows; r++) sum[m * rows + r] = vmac(wait[r], x, sum[m * rows + r]);
         }
       }
-      for (int32_t x = 0; x < half; x += VL) { /* ... then whole vectors of pairs to floats */
-        const vi pairs = vload_bits(to + x);
-        vstore(to + x, veven(pairs));
-        vstore(to + half + x, vodd(pairs));
+    }
+  }
+  float logit[VL];
+  vstore(logit, vjoin(sum));
+  UNROLL for (int m = 0; m < keys; m++) UNROLL for (int r = 0; r < rows; r++) s[m * s_stride + r] = logit[m * rows + r];
+}
+
+/* Returns the multiply-adds, like all products below. */
+static uint64_t logits_few(tile *t) {
+  uint64_t products = 0;
+  const float *q = t->q;
+  for (int32_t first = 0, rows; first < t->rows; first += rows, q += rows * HALVES * (t->d_qk / 2)) {
+    rows = pass_rows(t->rows - first);
+    const int32_t step = VL / rows;
+    for (int32_t k = 0; k < t->keys; k += step) {
+      float *s = t->s + (int64_t)k * t->s_stride + first;
+#define BLOCK(ROWS) logits_few_block(ROWS, q, t->row + k, t->d_qk, s, t->s_stride)
+      if (rows == FEW_AT_ONCE) BLOCK(FEW_AT_ONCE);
+      else if (rows == 4) BLOCK(4);
+      else if (rows == 2) BLOCK(2);
+      else BLOCK(1);
+#undef BLOCK
+      products += (uint64_t)(step * rows) * (uint64_t)t->d_qk;
+    }
+  }
+  return products;
+}
+
+/* ---- Logits of many rows --------------------------------------------------------------------------------------------------- */
+
+/* Columns whose products are summed before they join the total: keeps the rounding of 512 additions near that of 64, and what all keys
+ * of the block run over of q in the first-level cache. Divides 512 and 576. */
+enum { STRETCH = 64 };
+
+/* Panel after panel of up to PANEL_VECTORS vectors of rows; in a panel [chunk][half][VL columns or pairs][lane]. */
+static void pack_many(tile *t, const uint16_t *const *q) {
+  float *to = t->q;
+  for (int32_t first = 0, lanes; first < t->s_stride; first += lanes) {
+    lanes = t->s_stride - first < PANEL_VECTORS * VL ? t->s_stride - first : PANEL_VECTORS * VL;
+    for (int32_t d = 0; d < t->d_qk; d += 2 * VL, to += HALVES * VL * lanes) {
+      for (int32_t lane = 0; lane < lanes; lane++) {
+        const int32_t r = first + lane;
+        for (int32_t i = 0; i < VL; i++) {
+          uint32_t pair = 0;
+          if (r < t->rows && q[r]) memcpy(&pair, q[r] + d + 2 * i, sizeof pair);
+          memcpy(to + i * lanes + lane, &pair, sizeof pair);
+        }
+      }
+      if (HALVES == 2) { /* pairs to two floats, a vector at a time */
+        for (int32_t x = 0; x < VL * lanes; x += VL) {
+          const vi pairs = vload_bits(to + x);
+          vstore(to + x, veven(pairs));
+          vstore(to + VL * lanes + x, vodd(pairs));
+        }
       }
     }
   }
 }
 
-static void widen(tile *t, int32_t key, const uint16_t *row) {
-  float *to = t->kv + (int64_t)key * TILE_KV;
-  for (int32_t d = 0; d < t->d_qk; d += 2 * VL) {
-    const vi pairs = vload_bits(row + d);
-    vstore(to + d, veven(pairs));
-    vstore(to + d + VL, vodd(pairs));
+/* What the kernels read of the block's KV rows, in t->kv: [key][TILE_KV] floats, evens before odds in each chunk; or, for dot products,
+ * [pair of keys][TILE_KV] pairs of the columns of V, in the same order. */
+static void prepare(tile *t) {
+  for (int32_t k = 0; k < t->keys; k += KEYS_AT_ONCE) {
+    float *to = t->kv + (int64_t)(k / KEYS_AT_ONCE) * TILE_KV;
+#ifdef TILE_DOT
+    for (int32_t c = 0; c < TILE_V; c += 2 * VL) {
+      const vi a = vload_bits(t->row[k] + c), b = vload_bits(t->row[k + 1] + c);
+      vstore_bits(to + c, vpair_even(a, b));
+      vstore_bits(to + c + VL, vpair_odd(a, b));
+    }
+#else
+    for (int32_t d = 0; d < t->d_qk; d += 2 * VL) {
+      vstore(to + d, vhalf(t->row[k] + d, 0));
+      vstore(to + d + VL, vhalf(t->row[k] + d, 1));
+    }
+#endif
   }
 }
 
-/* s[m][n] (+)= sum of kv[m][.] q[.][n] over `columns` columns. */
-INLINE void logits_block(const int keys, const int vectors, const int split, int32_t columns, const float *kv, const float *q,
-                         float *s, int32_t s_stride, int add) {
+/* s[m][n] (+)= sum of kv[m][.] q[.][n] over STRETCH columns from d on. */
+INLINE void logits_many_block(const int keys, const int vectors, const tile *t, int32_t k, int32_t d, const float *q, float *s) {
   vf sum[16][4];
   UNROLL for (int m = 0; m < keys; m++) UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vset1(0);
-  for (int32_t d = 0; d < columns; d += split, q += vectors * VL) {
-    vf b[4];
-    UNROLL for (int n = 0; n < vectors; n++) b[n] = vload(q + n * VL);
+#ifdef TILE_DOT
+  const uint16_t *kv[16];
+  UNROLL for (int m = 0; m < keys; m++) kv[m] = t->row[k + m] + d;
+#else
+  const float *kv = t->kv + (int64_t)k * TILE_KV + d;
+#endif
+  for (int32_t i = 0; i < STRETCH * HALVES / 2; i++, q += vectors * VL) {
+    vx b[4];
+    UNROLL for (int n = 0; n < vectors; n++) b[n] = vload_x(q + n * VL);
     UNROLL for (int m = 0; m < keys; m++) {
-      const vf a = vrepeat(kv + m * TILE_KV + d, split);
-      UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vfma(a, b[n], sum[m][n]);
+#ifdef TILE_DOT
+      const vx a = vset1_x((const float *)(const void *)(kv[m] + 2 * i));
+#else
+      const vx a = vset1_x(kv + m * TILE_KV + i);
+#endif
+      UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vmac(a, b[n], sum[m][n]);
     }
   }
   UNROLL for (int m = 0; m < keys; m++) UNROLL for (int n = 0; n < vectors; n++) {
-    float *to = s + m * s_stride + n * VL;
-    vstore(to, add ? vadd(vload(to), sum[m][n]) : sum[m][n]);
+    float *to = s + m * t->s_stride + n * VL;
+    vstore(to, d ? vadd(vload(to), sum[m][n]) : sum[m][n]);
   }
 }
 
-static void logits(tile *t, int32_t keys) {
-  for (int32_t p = 0; p < t->panels; p++) {
-    const tile_panel *panel = &t->panel[p];
-    const float *q = t->q + (int64_t)panel->row * t->d_qk;
-    const int32_t step = keys_at_once[panel->vectors - 1];
-    const int32_t stretch = STRETCH * panel->split;
-    for (int32_t d = 0; d < t->d_qk; d += stretch) {
-      const int32_t columns = t->d_qk - d < stretch ? t->d_qk - d : stretch;
-      for (int32_t k = 0; k < keys; k += step) {
-        const float *kv = t->kv + (int64_t)k * TILE_KV + d, *qd = q + (int64_t)d * panel->lanes;
-        float *s = t->s + (int64_t)k * t->s_stride + panel->row;
-#define BLOCK(M, N, SPLIT) logits_block(M, N, SPLIT, columns, kv, qd, s, t->s_stride, d > 0)
+static uint64_t logits_many(tile *t) {
+  uint64_t products = 0;
+  const float *q = t->q;
+  for (int32_t first = 0, lanes; first < t->s_stride; first += lanes) {
+    lanes = t->s_stride - first < PANEL_VECTORS * VL ? t->s_stride - first : PANEL_VECTORS * VL;
+    for (int32_t d = 0; d < t->d_qk; d += STRETCH, q += STRETCH * HALVES / 2 * lanes) {
+      for (int32_t k = 0, step; k < t->keys; k += step) {
+        float *s = t->s + (int64_t)k * t->s_stride + first;
+#define BLOCK(KEYS, VECTORS) step = KEYS, logits_many_block(KEYS, VECTORS, t, k, d, q, s)
 #if defined(__AVX512F__)
-        if (panel->vectors == 4) BLOCK(6, 4, 1);
-        else if (panel->vectors == 3) BLOCK(8, 3, 1);
-        else if (panel->vectors == 2) BLOCK(12, 2, 1);
-        else if (panel->split == 1) BLOCK(16, 1, 1);
-        else if (panel->split == 2) BLOCK(16, 1, 2);
-        else if (panel->split == 4) BLOCK(16, 1, 4);
-        else if (panel->split == 8) BLOCK(16, 1, 8);
-        else BLOCK(16, 1, 16);
+        if (lanes == 4 * VL) BLOCK(6, 4);
+        else if (lanes == 3 * VL) BLOCK(8, 3);
+        else if (lanes == 2 * VL) BLOCK(12, 2);
+        else BLOCK(16, 1);
 #elif defined(__AVX2__) && defined(__FMA__)
-        if (panel->vectors == 2) BLOCK(6, 2, 1);
-        else if (panel->split == 1) BLOCK(12, 1, 1);
-        else if (panel->split == 2) BLOCK(12, 1, 2);
-        else if (panel->split == 4) BLOCK(12, 1, 4);
-        else BLOCK(12, 1, 8);
+        if (lanes == 2 * VL) BLOCK(6, 2);
+        else BLOCK(12, 1);
 #else
-        if (panel->vectors == 2) BLOCK(4, 2, 1);
-        else if (panel->split == 1) BLOCK(8, 1, 1);
-        else if (panel->split == 2) BLOCK(8, 1, 2);
-        else BLOCK(8, 1, 4);
+        if (lanes == 2 * VL) BLOCK(4, 2);
+        else BLOCK(8, 1);
 #endif
 #undef BLOCK
-        fetch_next(t, step * panel->vectors * (columns / panel->split));
+        products += (uint64_t)(step * lanes * STRETCH);
       }
-    }
-    if (panel->split > 1) {
-      float *s = t->s + panel->row;
-      for (int32_t k = 0; k < keys; k++, s += t->s_stride) vstore(s, vjoin(vload(s), panel->split));
     }
   }
+  return products;
 }
 
-static uint64_t softmax(tile *t, int32_t keys, const uint64_t *member) {
-  const vf none = vset1(-INFINITY), scale = vset1(t->scale);
-  uint64_t bad = 0;
-  for (int32_t r = 0; r < t->s_stride; r += VL) {
+/* ---- Softmax --------------------------------------------------------------------------------------------------------------- */
+
+/* The largest, or the sum, of the lanes that belong to the same row, in all of them. */
+INLINE vf across_keys(vf v, int32_t lanes, int largest) {
+  float x[VL];
+  vstore(x, v);
+  for (int32_t i = lanes; i < VL; i++) {
+    float *to = &x[i % lanes];
+    *to = largest ? (*to > x[i] ? *to : x[i]) : *to + x[i];
+  }
+  for (int32_t i = lanes; i < VL; i++) x[i] = x[i % lanes];
+  return vload(x);
+}
+
+static void softmax(tile *t) {
+  const vf scale = vset1(t->scale);
+  /* A vector spans `lanes` rows of one key, or all rows of several; the last is filled up with keys of no weight. */
+  const int32_t lanes = t->s_stride < VL ? t->s_stride : VL, step = t->s_stride < VL ? VL : t->s_stride;
+  const int32_t numbers = t->keys * t->s_stride, end = (numbers + step - 1) / step * step;
+  for (int32_t i = numbers; i < end; i++) t->s[i] = -INFINITY;
+  for (int32_t r = 0; r < t->s_stride; r += lanes) {
     float *s = t->s + r;
-    const int32_t stride = t->s_stride;
-    const vf max_before = vload(t->max + r);
-    vf max = max_before;
-    if (member) {
-      const vi lane_bit = vload_bits(t->lane_bit + r);
-      const int half = t->lane_half[r] ? 32 : 0;
-      for (int32_t k = 0; k < keys; k++) {
-        const vf x = vload(s + k * stride);
-        if (r == 0) bad |= (uint64_t)vnone_finite(x) << k; /* a bad KV row spoils its product with every row of q */
-        const vf kept = vkeep(x, (uint32_t)(member[k] >> half), lane_bit, none);
-        vstore(s + k * stride, kept);
-        max = vmax(max, kept);
-      }
-    } else {
-      for (int32_t k = 0; k < keys; k++) max = vmax(max, vload(s + k * stride));
+    float before[VL], result[3][VL];
+    for (int32_t i = 0; i < VL; i++) {
+      before[i] = t->max[r + i % lanes];
+      result[1][i] = i < lanes ? t->sum[r + i] : 0;
     }
-    const vf base = vmax(max, vset1(-3.0e38f)); /* rows without a key yet: keeps -inf - -inf out */
-    const vf alpha = vexp2(vmul(vsub(max_before, base), scale));
-    vf sum = vmul(vload(t->sum + r), alpha);
-    for (int32_t k = 0; k < keys; k++) {
-      const vf p = vexp2(vmul(vsub(vload(s + k * stride), base), scale));
-      vstore(s + k * stride, p);
+    vf max = vload(before);
+    for (int32_t i = 0; i < end; i += step) max = vmax(max, vload(s + i));
+    if (lanes < VL) max = across_keys(max, lanes, 1);
+    const vf alpha = vexp2(vmul(vsub(vload(before), max), scale));
+    vf sum = vmul(vload(result[1]), alpha);
+    for (int32_t i = 0; i < end; i += step) {
+      const vf p = vexp2(vmul(vsub(vload(s + i), max), scale));
+      vstore(s + i, p);
       sum = vadd(sum, p);
     }
-    vstore(t->max + r, max);
-    vstore(t->alpha + r, alpha);
-    vstore(t->sum + r, sum);
-  }
-  return bad;
-}
-
-/* o[m][n] = o[m][n] * alpha[m] + sum over the block's keys of s[.][m] kv[.][n]. */
-INLINE void values_block(const int rows, const int vectors, int32_t keys, const float *s, int32_t s_stride, const float *kv,
-                         float *o, const float *alpha, int first) {
-  vf sum[8][8];
-  if (first) {
-    UNROLL for (int m = 0; m < rows; m++) UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vset1(0);
-  } else {
-    UNROLL for (int m = 0; m < rows; m++) {
-      const vf shrink = vset1(alpha[m]);
-      UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vmul(vload(o + m * TILE_O + n * VL), shrink);
+    if (lanes < VL) sum = across_keys(sum, lanes, 0);
+    vstore(result[0], max);
+    vstore(result[1], sum);
+    vstore(result[2], alpha);
+    for (int32_t i = 0; i < lanes; i++) {
+      t->max[r + i] = result[0][i];
+      t->sum[r + i] = result[1][i];
+      t->alpha[r + i] = result[2][i];
     }
   }
-  for (int32_t k = 0; k < keys; k++, s += s_stride, kv += TILE_KV) {
-    vf b[8];
-    UNROLL for (int n = 0; n < vectors; n++) b[n] = vload(kv + n * VL);
-    UNROLL for (int m = 0; m < rows; m++) {
-      const vf a = vset1(s[m]);
-      UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vfma(a, b[n], sum[m][n]);
+#ifdef TILE_DOT
+  /* Pairs of keys for the dot products, in place: [pair][row]. A key without a partner gets one of no weight. */
+  if (t->keys % 2) memset(t->s + numbers, 0, (size_t)t->s_stride * sizeof *t->s);
+  for (int32_t k = 0; k < t->keys; k += 2)
+    for (int32_t r = 0; r < t->s_stride; r++) {
+      const float *a = t->s + (int64_t)k * t->s_stride + r;
+      const uint32_t pair = (uint32_t)fh_bf16(a[0]) | (uint32_t)fh_bf16(a[t->s_stride]) << 16;
+      memcpy(t->s + (int64_t)(k / 2) * t->s_stride + r, &pair, sizeof pair);
     }
-  }
-  UNROLL for (int m = 0; m < rows; m++) UNROLL for (int n = 0; n < vectors; n++)
-    vstore(o + m * TILE_O + n * VL, sum[m][n]);
-}
-
-static void values(tile *t, int32_t keys, int32_t first) {
-  int32_t r = 0;
-#define ROWS(M, N)                                                                                                      \
-  for (int32_t c = 0; c < TILE_V; c += (N) * VL) {                                                                      \
-    for (int32_t m = r; m + (M) <= t->rows; m += (M)) {                                                                 \
-      values_block(M, N, keys, t->s + m, t->s_stride, t->kv + c, t->o + (int64_t)m * TILE_O + c,          \
-                   t->alpha + m, first);                                                                                \
-      fetch_next(t, (M) * (N) * keys);                                                                                  \
-    }                                                                                                                   \
-  }                                                                                                                     \
-  r += (t->rows - r) / (M) * (M)
-#if defined(__AVX512F__)
-  ROWS(8, 2);
-  ROWS(4, 4);
-  ROWS(2, 8);
-  ROWS(1, 8);
-#elif defined(__AVX2__) && defined(__FMA__)
-  ROWS(6, 2);
-  ROWS(4, 2);
-  ROWS(2, 4);
-  ROWS(1, 8);
-#else
-  ROWS(4, 2);
-  ROWS(2, 4);
-  ROWS(1, 8);
 #endif
-#undef ROWS
+}
+
+/* ---- Output ---------------------------------------------------------------------------------------------------------------- */
+
+/* Columns c to c + 2 VL of the values of key k (and its partner), as the products take them. */
+INLINE void load_values(const int few, const tile *t, int32_t k, int32_t c, vx v[2]) {
+  if (!few) {
+    const float *kv = t->kv + (int64_t)(k / KEYS_AT_ONCE) * TILE_KV + c;
+    v[0] = vload_x(kv);
+    v[1] = vload_x(kv + VL);
+    return;
+  }
+#ifdef TILE_DOT
+  const vi a = vload_bits(t->row[k] + c), b = vload_bits(t->row[k + 1] + c);
+  v[0] = vpair_even(a, b);
+  v[1] = vpair_odd(a, b);
+#else
+  v[0] = vhalf(t->row[k] + c, 0);
+  v[1] = vhalf(t->row[k] + c, 1);
+#endif
+}
+
+/* o[m][n] = o[m][n] * alpha[m] + sum over the block's keys of s[.][m] v[.][n], for rows m0 on and columns c on. */
+INLINE void values_block(const int few, const int rows, const int vectors, const tile *t, int32_t m0, int32_t c) {
+  vf sum[8][8];
+  float *o = t->o + (int64_t)m0 * TILE_O + c;
+  UNROLL for (int m = 0; m < rows; m++) {
+    const vf alpha = vset1(t->alpha[m0 + m]);
+    UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = t->blocks ? vmul(vload(o + m * TILE_O + n * VL), alpha) : vset1(0);
+  }
+  const float *s = t->s + m0;
+  for (int32_t k = 0; k < t->keys; k += KEYS_AT_ONCE, s += t->s_stride) {
+    vx v[8];
+    UNROLL for (int n = 0; n < vectors; n += 2) load_values(few, t, k, c + n * VL, v + n);
+    UNROLL for (int m = 0; m < rows; m++) {
+      const vx p = vset1_x(s + m);
+      UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vmac(p, v[n], sum[m][n]);
+    }
+  }
+  UNROLL for (int m = 0; m < rows; m++) UNROLL for (int n = 0; n < vectors; n++) vstore(o + m * TILE_O + n * VL, sum[m][n]);
+}
+
+/* All rows from `from` on that fill whole passes of `rows`; returns the first that is left. */
+INLINE int32_t values_pass(const int few, const int rows, const int vectors, const tile *t, int32_t from) {
+  const int32_t end = from + (t->rows - from) / rows * rows;
+  for (int32_t c = 0; c < TILE_V; c += vectors * VL)
+    for (int32_t m = from; m < end; m += rows) values_block(few, rows, vectors, t, m, c);
+  return end;
+}
+
+INLINE uint64_t values(const int few, const tile *t) {
+  int32_t r = 0;
+#if defined(__AVX512F__)
+  r = values_pass(few, 8, 2, t, r);
+  r = values_pass(few, 4, 4, t, r);
+#elif defined(__AVX2__) && defined(__FMA__)
+  if (!few) r = values_pass(few, 6, 2, t, r);
+  r = values_pass(few, 4, 2, t, r);
+#else
+  r = values_pass(few, 4, 2, t, r);
+#endif
+  r = values_pass(few, 2, 4, t, r);
+  values_pass(few, 1, 8, t, r);
+  return (uint64_t)((t->keys + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE * KEYS_AT_ONCE) * (uint64_t)t->rows * TILE_V;
+}
+
+/* ---- The table ------------------------------------------------------------------------------------------------------------- */
+
+static void pack(tile *t, const uint16_t *const *q) {
+  if (t->few) pack_few(t, q);
+  else pack_many(t, q);
+}
+
+static uint64_t block(tile *t) {
+  /* Kernels that take several keys at once run past the last on copies of it, and leave what comes out alone. */
+  for (int32_t k = t->keys; k < t->keys + TILE_SPARE; k++) t->row[k] = t->row[t->keys - 1];
+  uint64_t products;
+  if (t->few) {
+    products = logits_few(t);
+    softmax(t);
+    products += values(1, t);
+  } else {
+    prepare(t);
+    products = logits_many(t);
+    softmax(t);
+    products += values(0, t);
+  }
+  t->keys = 0;
+  t->blocks++;
+  return 2 * products;
 }
 
 static void store(const tile *t, int32_t r, float factor, uint16_t *out) {
@@ -226,4 +389,4 @@ static void store(const tile *t, int32_t r, float factor, uint16_t *out) {
     vstore_bits(out + c, vnarrow(vmul(vload(o + c), f), vmul(vload(o + c + VL), f)));
 }
 
-const fhk_tile_ops TILE_OPS = {VL, PANEL_VECTORS, keys_at_once, pack_q, widen, logits, softmax, values, store};
+const fhk_tile_ops TILE_OPS = {VL, FEW_ROWS, pack, block, store};
