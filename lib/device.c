@@ -62,7 +62,7 @@ static fh_status choose_isa(int32_t asked, int32_t *isa) {
     if (*isa > FH_ISA_AVX512_BF16)
       return fh_fail(FH_ERR_ARGUMENT, "FEWHEAD_ISA: got %s, wanted generic, avx2, avx512 or avx512_bf16", fh_quote(text, quoted));
   }
-  if (*isa == FH_ISA_BEST) *isa = best;
+  if (*isa == FH_ISA_BEST) *isa = fhk_cpu_fastest_isa();
   if (*isa > best)
     return fh_fail(FH_ERR_DEVICE, "%s: got %s, wanted one that this CPU has, up to %s", source, fhk_cpu_isa_name(*isa),
                    fhk_cpu_isa_name(best));

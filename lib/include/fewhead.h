@@ -95,7 +95,7 @@ typedef enum fh_device_kind { FH_DEVICE_CPU = 1, FH_DEVICE_CUDA = 2 } fh_device_
 
 /* Instruction sets of the CPU kernels, each including those before it. */
 typedef enum fh_isa {
-  FH_ISA_BEST = 0,       /* the best that this CPU has */
+  FH_ISA_BEST = 0,       /* the fastest that this CPU has */
   FH_ISA_GENERIC = 1,    /* plain C, any x86-64 or other CPU */
   FH_ISA_AVX2 = 2,       /* AVX2 and FMA */
   FH_ISA_AVX512 = 3,     /* AVX-512 F, BW, DQ, VL */

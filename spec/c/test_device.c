@@ -18,7 +18,7 @@ static void opening(void) {
   CHECK_INT(info.kind, FH_DEVICE_CPU);
   CHECK_INT(info.ordinal, 0);
   CHECK(info.threads >= 1);
-  CHECK_INT(info.isa, fhk_cpu_best_isa());
+  CHECK_INT(info.isa, fhk_cpu_fastest_isa());
   CHECK(info.memory_bytes > 1 << 20);
   CHECK(info.name[0] != 0 && strchr(info.name, '\n') == NULL);
   CHECK_STR(info.driver, "");
