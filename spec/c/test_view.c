@@ -150,7 +150,7 @@ static void slices(fh_buffer *buffer) {
   REFUSED(fh_view_slice(all, 0, 0, -1, 1, &view), FH_ERR_SHAPE, "count: got -1, wanted >= 0");
   REFUSED(fh_view_slice(all, 1, 2, 3, 1, &view), FH_ERR_SHAPE,
           "slice: got 3 elements from 2 in steps of 1, wanted them within the 4 of dimension 1");
-  static const int64_t outside[][3] = {{-1, 1, 1}, {4, 1, 1}, {5, 0, 1}, {-1, 0, 1}, {0, 2, -1}, {3, 3, INT64_MIN},
+  static const int64_t outside[][3] = {{-1, 1, 1}, {4, 1, 1}, {5, 0, 1}, {-1, 0, 1}, {0, 2, -1}, {4, 2, -1}, {3, 3, INT64_MIN},
                                        {1, INT64_MAX, INT64_MAX}, {INT64_MAX, INT64_MAX, 1}, {INT64_MIN, 1, 1}};
   for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
     CHECK_INT(fh_view_slice(all, 1, outside[i][0], outside[i][1], outside[i][2], &view), FH_ERR_SHAPE);
@@ -301,18 +301,21 @@ static void order(fh_device *device) {
   fh_buffer_free(&other);
 }
 
-/* Elements that share memory: the last one in row-major order stays, on any number of threads. */
+/* Elements that share memory: the last one in row-major order stays, on any number of threads. The last one stands alone behind
+ * whole chunks, many enough for every thread to take some: one that took it out of turn would be done before those before it. */
 static void shared_elements(fh_buffer *buffer) {
-  enum { COUNT = 50000 };
+  enum { COUNT = 300 * FH_VIEW_CHUNK + 1 };
   int32_t *host = malloc(COUNT * sizeof *host), last = 0;
+  fh_view *shared = view_of(buffer, FH_I32, 1, SHAPE(COUNT), SHAPE(0), 3), *one = view_of(buffer, FH_I32, 1, SHAPE(1), NULL, 3);
   for (int i = 0; i < COUNT; i++) host[i] = i;
-  fh_view *view = view_of(buffer, FH_I32, 1, SHAPE(COUNT), SHAPE(0), 3);
-  CHECK_INT(fh_view_write(view, host, COUNT * 4), FH_OK);
-  fh_view_free(&view);
-  view = view_of(buffer, FH_I32, 1, SHAPE(1), NULL, 3);
-  CHECK_INT(fh_view_read(view, &last, 4), FH_OK);
-  CHECK_INT(last, COUNT - 1);
-  fh_view_free(&view);
+  for (int round = 0; round < 20; round++) {
+    CHECK_INT(fh_view_fill(one, -1), FH_OK);
+    CHECK_INT(fh_view_write(shared, host, COUNT * 4), FH_OK);
+    CHECK_INT(fh_view_read(one, &last, 4), FH_OK);
+    CHECK_INT(last, COUNT - 1);
+  }
+  fh_view_free(&shared);
+  fh_view_free(&one);
   free(host);
 }
 
