@@ -25,7 +25,7 @@ SONAME  := libfewhead.so.0
 X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity repl lint lint-lua lint-c lint-tidy lint-sh install uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test parity bench repl lint lint-lua lint-c lint-tidy lint-sh install uninstall ctest ctest-sanitize list-ctest clean
 all: lib
 lib: $(LIBRARY)
 
@@ -81,15 +81,16 @@ help:
 	@echo 'make test       every C test and every spec'
 	@echo 'make parity     the conformance grid on every path'
 	@echo 'make repl       an interactive prompt with the library loaded'
+	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
 	@echo 'make lint       luacheck and cppcheck (clang-tidy and shellcheck too where they are installed)'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'
-	@echo 'make setup      only install what sweep, test and lint need'
+	@echo 'make setup      only install what sweep, test, bench and lint need'
 	@echo 'make clean      remove build/'
-	@echo 'ARGS= goes to the command behind sweep and parity: make sweep ARGS=--help'
+	@echo 'ARGS= goes to the command behind sweep, parity and bench: make sweep ARGS=--help'
 
 setup:
-	@tools/setup.sh run test lint
+	@tools/setup.sh run test bench lint
 
 sweep:
 	@tools/setup.sh run
@@ -105,6 +106,11 @@ parity:
 	@tools/setup.sh run
 	$(build_now)
 	@./fewhead parity $(ARGS)
+
+bench:
+	@tools/setup.sh bench
+	$(build_now)
+	@./fewhead run experiments/bench.lua $(ARGS)
 
 repl:
 	@tools/setup.sh run
