@@ -13,6 +13,9 @@
     CHECK_STR(fh_error(), text);    \
   } while (0)
 
+/* Something that must not happen did. */
+#define FAILED(what) check_record(0, __FILE__, __LINE__, what)
+
 /* A message that holds addresses or limits known at run time only; valid until the next one. */
 __attribute__((format(printf, 1, 2))) static inline const char *text_of(const char *format, ...) {
   static _Thread_local char text[512];

@@ -568,7 +568,7 @@ static int32_t auto_takes(fh_call call, const fh_policy *policy) {
   memset((char *)fix.workspace + bytes, 0xab, 64);
   CHECK_INT(fh_sparse_fwd(fix.device, &call), FH_OK);
   for (int i = 0; i < 64; i++)
-    if (((unsigned char *)fix.workspace)[bytes + (uint64_t)i] != 0xab) CHECK(!"the workspace is kept to");
+    if (((unsigned char *)fix.workspace)[bytes + (uint64_t)i] != 0xab) FAILED("written past the workspace");
   CHECK_INT(counted.calls[FH_AUTO], 1);
   return path_that_ran(&counted);
 }
