@@ -1,5 +1,4 @@
 /* Devices: opened by name, counted, asked about. */
-#include <errno.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -20,7 +20,7 @@ fh_status fh_fail(fh_status status, const char *format, ...)
 fh_status fh_fail_null(const char *name);
 
 /* Copies the caller's struct of struct_size bytes into `full` (of full_size bytes), the rest zero. FH_ERR_VERSION when
- * struct_size is 0, smaller than min_size or larger than full_size; `name` is the struct's for the message. */
+ * struct_size is smaller than min_size, larger than full_size or no multiple of 8; `name` is the struct's for the message. */
 fh_status fh_struct_in(const char *name, const void *given, uint64_t min_size, void *full, uint64_t full_size);
 
 /* The way back: the first struct_size bytes of `full` go to the caller's struct, whose struct_size stays. Same refusals; with

@@ -43,11 +43,11 @@ const char *fh_status_name(fh_status status) {
   }
 }
 
-/* Every public struct starts with its size. */
+/* Every public struct starts with its size, and consists of whole 8-byte words in every version, so that none is cut in a field. */
 static fh_status struct_size(const char *name, const void *given, uint64_t min_size, uint64_t full_size, uint64_t *size) {
   if (!given) return fh_fail_null(name);
   memcpy(size, given, sizeof *size);
-  if (*size < min_size || *size > full_size)
+  if (*size < min_size || *size > full_size || *size % 8)
     return fh_fail(FH_ERR_VERSION,
                    "%s.struct_size: got %" PRIu64 ", wanted %" PRIu64 " (at least %" PRIu64 "), set by the caller", name, *size,
                    full_size, min_size);

@@ -18,7 +18,7 @@ fh_array fh_view_array(const fh_view *view, const char *name) {
   return array;
 }
 
-/* Takes info with dtype, rank, shape, stride and offset set; checks the last four against the buffer. */
+/* Takes info with dtype, rank, shape, stride and offset set, and checks where the elements lie. */
 static fh_status make(fh_buffer *buffer, fh_view_info *info, fh_view **view) {
   const int32_t bytes = fh_dtype_bytes(info->dtype);
   int64_t elements = 1, size, low, high, offset;

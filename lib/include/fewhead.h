@@ -213,7 +213,7 @@ fh_status fh_view_read(const fh_view *view, void *dst, uint64_t bytes);
 fh_status fh_view_copy(fh_view *dst, const fh_view *src);
 
 /* Formulas over the words w of Philox4x32-10 (Salmon et al., SC'11); rn() is one rounding to float, fma() has one, A and B are rn(a)
- * and rn(b), and bf16 is the float result rounded once more. i is the element's position in row-major order of the view. */
+ * and rn(b), b - a is taken in double, and bf16 is the float result rounded once more. i is the element's position in row-major order of the view. */
 typedef enum fh_dist {
   FH_UNIFORM = 1, /* word w = i % 4 of block i / 4. F32, BF16: fma((w >> 8) * 2^-24, rn(b - a), A).
                      I32: a + floor(w * (b - a) / 2^32), in a .. b - 1 */

@@ -55,7 +55,7 @@ static void struct_sizes(void) {
   CHECK_INT(full.second, 0);
   CHECK_INT(full.third, 0);
 
-  const uint64_t wrong[] = {0, 1, 15, 33, UINT64_MAX};
+  const uint64_t wrong[] = {0, 1, 15, 20, 31, 33, 40, UINT64_MAX};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     record bad = {wrong[i], 1, 2, 3};
     REFUSED(fh_struct_in("record", &bad, 16, &full, sizeof full), FH_ERR_VERSION,
