@@ -249,3 +249,176 @@ describe("parity.sample_rows", function()
     end
   end)
 end)
+
+-- ---- On problems
+
+local case = require "fewhead.case"
+
+local small = { heads = 8, s_q = 21, pattern = "local", window = 16, index_topk = 48, prior = 100, layout = "vllm", seed = 3 }
+
+local function problem_of(options)
+  return assert(case(options):problem(dev))
+end
+
+-- The problem with a path that does something wrong: after(path, outputs, counters) changes what a run left.
+local function tampered(problem, after)
+  local copy = { outputs = function(_, o) return problem:outputs(o) end, intact = function(_, o) return problem:intact(o) end }
+  function copy.rows(_, first, step) return problem:rows(first, step) end
+  function copy.run(_, path, outputs, opts)
+    local counters, err = problem:run(path, outputs, opts)
+    if counters then after(path, outputs, counters) end
+    return counters, err
+  end
+  return setmetatable(copy, { __index = problem })
+end
+
+-- Rounds out to 3 bits less: far outside tolerance, close enough to look right.
+local function blur(outputs)
+  local values = outputs.out:read()
+  for i = 0, outputs.out.numel - 1 do
+    local v = outputs.out.dtype == "bf16" and tensor.to_float(values[i]) or values[i]
+    v = v * 1.05
+    values[i] = outputs.out.dtype == "bf16" and tensor.to_bf16(v) or v
+  end
+  outputs.out:write(values)
+end
+
+describe("parity.check", function()
+  it("passes every path against the reference and against padded, in every layout", function()
+    for _, layout in ipairs { "packed", "vllm", "strided", "offset" } do
+      local options = { layout = layout }
+      for key, value in pairs(small) do options[key] = options[key] or value end
+      local problem = problem_of(options)
+      for _, path in ipairs { "reference", "padded", "gather", "packed" } do
+        for _, against in ipairs { "reference", "padded" } do
+          local r = parity.check(problem, path, { against = against })
+          assert.equal("pass", r.status, r.reason)
+          assert.equal(21 * 8 * 512, r.compared)
+          assert.same({ path, against, path }, { r.path, r.against, r.work.path })
+          assert.is_nil(r.sampled)
+          assert.is_true(r.max_abs > 0 or path == "padded" and against == "padded")
+        end
+      end
+    end
+  end)
+
+  it("says how many rows a sample compared, and names a bad row by its place in the whole", function()
+    local problem = tampered(problem_of(small), function(path, outputs)
+      if path == "gather" then outputs.out:set(21, 8, 512, 7) end -- the last element of all
+    end)
+    assert.equal("pass", parity.check(problem, "packed", { sample = 5 }).status)
+    local r = parity.check(problem, "gather", { sample = 5 })
+    assert.equal(5, r.sampled)
+    assert.equal(5 * 8 * 512, r.compared)
+    assert.equal("fail", r.status)
+    assert.same({ 20, 7, 511, 7 }, { r.worst.row, r.worst.head, r.worst.dim, r.worst.got })
+    assert.is_nil(parity.check(problem, "packed", { sample = 21 }).sampled)
+  end)
+
+  it("fails a path that left rows unwritten", function()
+    local whole = problem_of(small)
+    local problem = tampered(whole, function(_, outputs)
+      assert(outputs.out:slice(1, 21, 21):copy_from(assert(whole:outputs()).out:slice(1, 21, 21)))
+    end)
+    local r = parity.check(problem, "gather")
+    assert.equal("fail", r.status)
+    assert.equal("out: never written at row 20, head 0, dim 0 and at 4095 more places", r.reason)
+  end)
+
+  it("fails a path that wrote padding heads or rows outside the chunk", function()
+    local problem = tampered(problem_of(small), function(path, outputs)
+      if path == "padded" then outputs.canaries.out.whole:slice(2, 9, 9):slice(1, 6, 6):fill(0) end
+    end)
+    assert.equal("pass", parity.check(problem, "gather").status)
+    local r = parity.check(problem, "padded")
+    assert.equal("fail", r.status)
+    assert.equal("out: written outside its elements, at row 0, head 8, column 0", r.reason)
+  end)
+
+  it("fails when another path ran than was asked for", function()
+    local problem = tampered(problem_of(small), function(path, _, counters)
+      if path == "packed" then counters.path = "gather" end
+    end)
+    assert.equal("asked for packed, gather ran", parity.check(problem, "packed").reason)
+    assert.equal("pass", parity.check(problem, "auto").status)
+  end)
+
+  it("calls a refused call invalid and says why", function()
+    local r = parity.check(problem_of(small), "packed", { group = 9 })
+    assert.equal("invalid", r.status)
+    assert.matches("^packed did not run: group: got 9", r.reason)
+    assert.equal(0, r.compared)
+  end)
+
+  it("uses an answer of the oracle again", function()
+    local runs = 0
+    local problem = tampered(problem_of(small), function(path) if path == "reference" then runs = runs + 1 end end)
+    local want = assert(parity.expected(problem))
+    for _, path in ipairs { "padded", "gather", "packed" } do
+      assert.equal("pass", parity.check(problem, path, { want = want }).status)
+    end
+    assert.equal(1, runs)
+  end)
+
+  it("takes empty rows and heads with a sink of +inf for what they are", function()
+    local r = parity.check(problem_of { s_q = 3, heads = 8, pattern = "uniform", s_kv = 9, topk = 4, invalid_rows = 1 }, "gather")
+    assert.equal("pass", r.status)
+    assert.equal(0, r.max_abs)
+    local problem = problem_of { s_q = 3, heads = 1, pattern = "uniform", s_kv = 9, topk = 4, sink = "normal" }
+    problem.attn_sink:fill(INF)
+    assert.equal("pass", parity.check(problem, "gather").status)
+  end)
+
+  it("is invalid for a chunk without rows", function()
+    local r = parity.check(problem_of { s_q = 0, heads = 8, pattern = "uniform", s_kv = 9, topk = 4 }, "gather")
+    assert.equal("invalid", r.status)
+    assert.equal("nothing compared", r.reason)
+  end)
+end)
+
+describe("parity.affordable_rows", function()
+  it("is nil where the whole is cheap enough, else the share of rows that is", function()
+    local problem = problem_of(small)
+    assert.is_nil(parity.affordable_rows(problem, problem.useful_flops))
+    assert.equal(10, parity.affordable_rows(problem, problem.useful_flops / 2))
+    assert.equal(1, parity.affordable_rows(problem, 1))
+  end)
+end)
+
+describe("parity.three_way", function()
+  -- The verdict when the named paths are blurred.
+  local function verdict(...)
+    local bad = {}
+    for _, path in ipairs { ... } do bad[path] = true end
+    local problem = tampered(problem_of(small), function(path, outputs) if bad[path] then blur(outputs) end end)
+    local r = parity.three_way(problem, "gather")
+    return r.verdict, r
+  end
+
+  it("says which side is wrong", function()
+    assert.equal("agree", (verdict()))
+    assert.equal("padded is wrong", (verdict "padded"))
+    assert.equal("gather is wrong", (verdict "gather"))
+    assert.equal("reference is doubtful", (verdict "reference"))
+    assert.equal("reference is doubtful", (verdict("padded", "gather")))
+  end)
+
+  it("shows the three results", function()
+    local _, r = verdict "padded"
+    assert.same({ "fail", "pass", "fail" }, { r.padded.status, r.native.status, r.between.status })
+    assert.same({ "reference", "reference", "padded" }, { r.padded.against, r.native.against, r.between.against })
+  end)
+
+  it("says so when no two agree", function()
+    local problem = tampered(problem_of(small), function(path, outputs)
+      if path == "padded" then blur(outputs) end
+      if path == "packed" then blur(outputs) blur(outputs) end
+    end)
+    assert.equal("no two agree", parity.three_way(problem, "packed").verdict)
+  end)
+
+  it("decides nothing on nothing", function()
+    local problem = problem_of { s_q = 0, heads = 8, pattern = "uniform", s_kv = 9, topk = 4 }
+    assert.equal("not decided", parity.three_way(problem, "gather").verdict)
+  end)
+end)

@@ -57,7 +57,7 @@ end
 -- each time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil where it cannot be known; driver
 -- is "" on a CPU.
 function M.header(dev, argv)
-  args.table("run.header: device", dev)
+  require("fewhead.device").check("run.header: device", dev)
   local typed = args.table("run.header: argv", argv or _G.arg or {})
   local info = dev:info()
   local commit, dirty = M.version()
