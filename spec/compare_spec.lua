@@ -7,23 +7,20 @@ local dev = device.default()
 
 local small = { heads = 8, s_q = 12, pattern = "csa", window = 16, index_topk = 48, prior = 100, layout = "vllm" }
 
--- What no spec may depend on is how long anything takes: a stopwatch that gives each path its own time, in turns of the same run.
--- It must know who runs, so paths are told apart by the order of the warm-up: each runs WARM times first.
+-- A stopwatch that gives each run the next of these times the first time it sees it, and the same ever after: nothing here depends
+-- on how long anything takes.
 local function stopwatch(times)
-  local order, calls, per = {}, 0, 20
-  for i, us in ipairs(times) do order[i] = us end
-  local known = {}
+  local known, seen = {}, 0
   return function(run)
-    local status = run()
-    if known[run] == nil then
-      known[run] = order[math.floor(calls / per) + 1]
+    if not known[run] then
+      seen = seen + 1
+      known[run] = times[seen]
     end
-    calls = calls + 1
-    return known[run], status
+    return known[run], run()
   end
 end
 
--- A compare of the paths where they take these microseconds; a packed path builds its plan first, which takes the first time.
+-- The comparison of paths that take these microseconds.
 local function compared(paths, times, more)
   local opts = { min_samples = 6, stopwatch = stopwatch(times), device = dev }
   for key, value in pairs(more or {}) do opts[key] = value end
@@ -60,7 +57,6 @@ describe("fh.compare", function()
   end)
 
   it("measures gather and packed for native and shows the quicker as native", function()
-    -- The plan of packed is built before the warm-up, and its time is the first that the stopwatch gives.
     local c = assert(compare(case(small), { "padded", "native" }, { device = dev, min_samples = 6, noise = "padded" }))
     assert.same({ "padded", "gather", "packed" }, { c.records[1].path, c.records[2].path, c.records[3].path })
     local best = c:record("native")
@@ -132,8 +128,8 @@ describe("fh.compare", function()
       assert.matches(message, err, 1, true)
     end
     refused("compare: paths: got none, wanted at least one", {})
-    refused('compare: paths[2]: got "gathr", wanted one of reference, padded, gather, packed, native, auto; did you mean "gather"?',
-      { "padded", "gathr" })
+    refused('compare: paths[2]: got "gathr", wanted one of reference, padded, gather, packed, native, auto; did you mean '
+      .. '"gather"?', { "padded", "gathr" })
     refused('compare: unknown option "sampels";', { "padded" }, { sampels = 3 })
   end)
 end)

@@ -176,14 +176,15 @@ local NATIVE_HEADS = { 1, 2, 4, 5, 8, 12, 16, 20, 32, 48, 63 }
 local NATIVE_A_LINE = 1
 
 local FILE_FIELDS = {
-  group = "string", d_qk = "number", h_q = "number", s_q = "number", s_kv = "number", topk = "number", attn_sink = "boolean",
-  topk_length = "boolean", some_rows_all_invalid = "boolean", check = "boolean",
+  { "group", "string" }, { "d_qk", "number" }, { "h_q", "number" }, { "s_q", "number" }, { "s_kv", "number" },
+  { "topk", "number" }, { "attn_sink", "boolean" }, { "topk_length", "boolean" }, { "some_rows_all_invalid", "boolean" },
 }
 local INVALID_ROWS = 0.02 -- the share of rows that some_rows_all_invalid stands for
 
 local function check_line(where, value)
   if type(value) ~= "table" or #value > 0 then error(("%s: got %s, wanted an object"):format(where, args.show(value)), 0) end
-  for key, kind in pairs(FILE_FIELDS) do
+  for _, field in ipairs(FILE_FIELDS) do
+    local key, kind = field[1], field[2]
     if type(value[key]) ~= kind then
       error(("%s: %s: got %s, wanted a %s"):format(where, key, args.show(value[key]), kind), 0)
     end
@@ -407,7 +408,7 @@ function M.main(argv)
   if cases then dev, err = require("fewhead.device").open(opt.device) end
   if not dev then
     io.stderr:write(("fewhead: parity: %s\n"):format(err))
-    return FAILED
+    return cases and USAGE or FAILED
   end
   local run = opt.json and require("fewhead.run").header(dev, argv)
   local totals = M.run {
@@ -422,6 +423,7 @@ function M.main(argv)
     totals.failed, totals.invalid, totals.sampled, totals.checks, totals.cases)
   local stream = opt.json and io.stderr or io.stdout
   stream:write(summary)
+  stream:flush()
   if totals.checks == 0 then io.stderr:write("fewhead: parity: nothing ran\n") end
   return M.ok(totals) and 0 or FAILED
 end
