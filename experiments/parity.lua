@@ -1,0 +1,58 @@
+-- Who is right? Compares padded and native heads with the reference and with each other on one case.
+--
+--   ./fewhead run experiments/parity.lua --s-q 256 --pattern local --layout vllm
+--   ./fewhead run experiments/parity.lua --preset "v3.2 tp8" --s-q 64
+--
+-- Exit status: 0 when all agree, else 1. `./fewhead parity` checks the whole conformance grid.
+local fh = require "fewhead"
+
+local REFERENCE_FLOPS = 1e9 -- what the oracle computes of a case, about half a second on two cores; beyond it rows are sampled
+
+local opt = fh.cli.options {
+  name = "parity", about = "Padded and native heads beside the reference and beside each other, and which side is wrong.",
+  options = {
+    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
+    { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+    { "--s-q", "INTEGER", "rows of the chunk", default = 256, lo = 1 },
+    { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
+    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.names },
+    { "--file", "FILE", "captured indices, for --pattern file" },
+    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    { "--device", "NAME", "device to run on", default = "cpu" },
+  },
+}:read(arg)
+
+-- value, or the end of the script with the reason.
+local function try(value, err)
+  if not value then fh.cli.exit(1, "parity: " .. err) end
+  return value
+end
+
+local dev = try(fh.open(opt.device))
+local case = try(fh.case {
+  preset = opt.preset, s_q = opt.s_q, heads = opt.heads, pattern = opt.pattern, layout = opt.layout, file = opt.file,
+  seed = opt.seed,
+})
+local problem = try(case:problem(dev))
+local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)
+
+local rows, verdicts, failed = {}, {}, false
+for _, path in ipairs { "gather", "packed" } do
+  local three = fh.parity.three_way(problem, path, { sample = sample })
+  if #rows == 0 then rows[1] = three.padded end
+  rows[#rows + 1] = three.native
+  rows[#rows + 1] = three.between
+  verdicts[#verdicts + 1] = ("padded and %s: %s"):format(path, three.verdict)
+  failed = failed or three.verdict ~= "agree"
+end
+print(case)
+print(fh.report.table(rows, {
+  { key = "path", align = "left" }, { key = "against", align = "left" }, { key = "status", align = "left" }, { key = "compared" },
+  { key = "mean_abs", format = "%.2e" }, { key = "max_abs", format = "%.2e" }, { key = "rel", format = "%.2e" },
+  { key = "cos_diff", format = "%.1e" }, { key = "lse_max_abs", title = "lse", format = "%.1e" },
+  { key = "reason", align = "left" },
+}))
+print(table.concat(verdicts, "\n"))
+if sample then print(("over %d of %d rows"):format(rows[1].sampled, case.s_q)) end
+case:free()
+return failed and 1 or 0
