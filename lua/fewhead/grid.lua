@@ -170,10 +170,8 @@ end
 
 -- ---- Files of FlashMLA's kind
 
--- Head counts that each line is run at too, when all is asked for.
+-- Head counts that each line is run at too.
 local NATIVE_HEADS = { 1, 2, 4, 5, 8, 12, 16, 20, 32, 48, 63 }
--- How many of them the default run takes a line, in turn over the lines.
-local NATIVE_A_LINE = 1
 
 local FILE_FIELDS = {
   { "group", "string" }, { "d_qk", "number" }, { "h_q", "number" }, { "s_q", "number" }, { "s_kv", "number" },
@@ -201,30 +199,24 @@ local function file_case(group, line, h_q, seed)
 end
 
 --- The cases of a file with one JSON object a line: d_qk, h_q, s_q, s_kv, topk, attn_sink, topk_length, some_rows_all_invalid,
--- check, group. Each line at its own head count and at native ones: all of 1, 2, 4, 5, 8, 12, 16, 20, 32, 48, 63 with full =
--- true, else one of them, in turn. Returns the list | nil, "file:line: ..." .
-function M.file(path, full)
-  local cases, lines = {}, 0
+-- group. Each line makes a case at its own head count and one each at 1, 2, 4, 5, 8, 12, 16, 20, 32, 48 and 63. Returns the list
+-- | nil, "file:line: ..." .
+function M.file(path)
+  local cases = {}
   local name = path:match("([^/]+)/[^/]+$") or path
   local ok, err = pcall(function()
     for value, number in json.lines(path) do
       local where = ("%s:%d"):format(path, number)
       check_line(where, value)
-      local heads = { value.h_q }
-      for i = 1, full and #NATIVE_HEADS or NATIVE_A_LINE do
-        local at = full and i or lines * NATIVE_A_LINE + i
-        heads[#heads + 1] = NATIVE_HEADS[1 + (at - 1) % #NATIVE_HEADS]
-      end
-      for _, h_q in ipairs(heads) do
+      for _, h_q in ipairs { value.h_q, unpack(NATIVE_HEADS) } do
         local made, entry = pcall(file_case, ("%s/%s"):format(name, value.group), value, h_q, number)
         if not made then error(("%s: %s"):format(where, entry:match("case: .*") or entry), 0) end
         cases[#cases + 1] = entry
       end
-      lines = lines + 1
     end
   end)
   if not ok then return nil, err end
-  if lines == 0 then return nil, path .. ": no cases" end
+  if #cases == 0 then return nil, path .. ": no cases" end
   return cases
 end
 
@@ -232,10 +224,10 @@ end
 
 local PATHS = { "padded", "gather", "packed" }
 
--- Of one case at most, unless all is asked for: flops that the padded path multiplies, beyond which the case has fewer rows, and
+-- Of one case at most: flops that the padded path multiplies, beyond which the case has fewer rows, and
 -- flops of the oracle, beyond which it answers for a sample of rows. About 0.1 s each on two cores.
 local PADDED_FLOPS, REFERENCE_FLOPS = 8e9, 1.5e8
--- With full = true: some seconds a case, and no more memory than a small machine has.
+-- With full = true: up to some seconds a case, and no more memory than a small machine has.
 local FULL_PADDED_FLOPS, FULL_REFERENCE_FLOPS = 4e11, 4e9
 
 -- Rows of an oversized case that are run: index lists are drawn row by row, so the first rows are a sample of them.
@@ -363,7 +355,7 @@ local function parser()
       { "--path", "LIST", "paths to check", choices = { "padded", "gather", "packed", "auto" } },
       { "--grid", "FILE", "cases of this file instead of our own, the production calls and FlashMLA's grid where it is found",
         repeated = true },
-      { "--full", nil, "each line of a file at all native head counts, and larger samples" },
+      { "--full", nil, "more rows of what is too large to be compared as a whole" },
       { "--filter", "TEXT", "only cases whose group or description contains TEXT" },
       { "--device", "NAME", "device to run on", default = "cpu" },
     },
@@ -375,7 +367,7 @@ local function cases_of(opt)
   local files = #opt.grid > 0 and opt.grid or { found_grid() }
   if #opt.grid == 0 then lists = { M.own(), M.production() } end
   for _, path in ipairs(files) do
-    local list, err = M.file(path, opt.full)
+    local list, err = M.file(path)
     if not list then return nil, err end
     lists[#lists + 1] = list
   end
