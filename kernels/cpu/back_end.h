@@ -25,6 +25,11 @@ static inline int64_t fhk_list_length(const fh_call *call, int64_t s) {
   return length < 0 ? 0 : length > call->topk ? call->topk : length;
 }
 
+/* The list of row s; NULL where lists have no width, since the array may be NULL then. */
+static inline const int32_t *fhk_list(const fh_call *call, int64_t s) {
+  return call->topk ? call->indices + s * call->indices_stride : NULL;
+}
+
 /* A counter that the threads of one run add to. */
 typedef struct fhk_work {
   _Atomic uint64_t useful_flops, executed_flops, bytes;

@@ -71,7 +71,7 @@ static void plan_group(void *arg, int64_t g, int32_t thread) {
   int64_t pairs = 0;
   uint32_t max = 0;
   for (int64_t s = first; s < last; s++) {
-    const int32_t *list = call->indices + s * call->indices_stride;
+    const int32_t *list = fhk_list(call, s);
     const int64_t length = fhk_list_length(call, s), before = pairs;
     for (int64_t j = 0; j < length; j++) {
       const int32_t key = list[j];

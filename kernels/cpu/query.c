@@ -24,7 +24,7 @@ uint64_t fhk_query_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
 static void query(void *arg, int64_t s, int32_t thread) {
   const query_run *run = arg;
   const fh_call *call = run->call;
-  const int32_t *list = call->indices + s * call->indices_stride;
+  const int32_t *list = fhk_list(call, s);
   const int64_t length = fhk_list_length(call, s);
   tile *t = fhk_tiles_make(run->ops, call, run->rows, 1, (char *)call->workspace + (uint64_t)thread * run->scratch_bytes);
   fhk_tile_start(t, run->ops, call, s);

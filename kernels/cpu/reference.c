@@ -34,7 +34,7 @@ static void reference_row(void *arg, int64_t s, int32_t thread) {
   double *logit = (double *)((char *)call->workspace + (uint64_t)thread * run->scratch_bytes);
   int32_t *key = (int32_t *)((char *)logit + fhk_part((uint64_t)call->topk, sizeof *logit));
 
-  const int32_t *list = call->indices + s * call->indices_stride;
+  const int32_t *list = fhk_list(call, s);
   const int64_t length = fhk_list_length(call, s);
   int64_t keys = 0;
   for (int64_t j = 0; j < length; j++)

@@ -13,7 +13,9 @@
  *
  * In s the rows of a key lie side by side, so maxima and sums over keys need no work across lanes.
  *
- * With TILE_DOT, bf16 dot products take pairs of neighbours as they are: of columns for s, of keys for o, where s is rounded to bf16.
+ * With TILE_DOT, s comes from bf16 dot products, which take pairs of neighbouring columns as they are. Their products are exact and
+ * summed in fp32. For o, the weights would have to be rounded to bf16, which costs more than FlashMLA's tolerances allow where outputs
+ * are small against the values they come from; o always takes fp32 weights.
  */
 #include "cpu/tile.h"
 #include "cpu/vec.h"
@@ -33,20 +35,18 @@ enum { FEW_ROWS = 8, FEW_AT_ONCE = 8, PANEL_VECTORS = 2 };
 enum { FEW_ROWS = 4, FEW_AT_ONCE = 4, PANEL_VECTORS = 2 };
 #endif
 
-/* An operand of the products, and what 2 VL neighbouring bf16 make of it: a vector of pairs, or one of the even and one of the odd. */
+/* An operand of q kv, and what 2 VL neighbouring bf16 make of it: a vector of pairs, or one of the even and one of the odd. */
 #ifdef TILE_DOT
-enum { HALVES = 1, KEYS_AT_ONCE = 2 };
+enum { HALVES = 1 };
 typedef vi vx;
 INLINE vx vhalf(const uint16_t *p, int half) { return (void)half, vload_bits(p); }
 INLINE vx vload_x(const float *p) { return vload_bits(p); }
-INLINE vx vset1_x(const float *p) { int32_t x; memcpy(&x, p, sizeof x); return _mm512_set1_epi32(x); }
 INLINE vf vmac(vx a, vx b, vf c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
 #else
-enum { HALVES = 2, KEYS_AT_ONCE = 1 };
+enum { HALVES = 2 };
 typedef vf vx;
 INLINE vx vhalf(const uint16_t *p, int half) { return half ? vodd(vload_bits(p)) : veven(vload_bits(p)); }
 INLINE vx vload_x(const float *p) { return vload(p); }
-INLINE vx vset1_x(const float *p) { return vset1(*p); }
 INLINE vf vmac(vx a, vx b, vf c) { return vfma(a, b, c); }
 #endif
 
@@ -101,7 +101,7 @@ INLINE void logits_few_block(const int rows, const float *q, const uint16_t *con
   }
   float logit[VL];
   vstore(logit, vjoin(sum));
-  UNROLL for (int m = 0; m < keys; m++) UNROLL for (int r = 0; r < rows; r++) s[m * s_stride + r] = logit[m * rows + r];
+  UNROLL for (int m = 0; m < keys; m++) memcpy(s + m * s_stride, logit + m * rows, (size_t)rows * sizeof *s);
 }
 
 /* Returns the multiply-adds, like all products below. */
@@ -156,23 +156,16 @@ static void pack_many(tile *t, const uint16_t *const *q) {
   }
 }
 
-/* What the kernels read of the block's KV rows, in t->kv: [key][TILE_KV] floats, evens before odds in each chunk; or, for dot products,
- * [pair of keys][TILE_KV] pairs of the columns of V, in the same order. */
-static void prepare(tile *t) {
-  for (int32_t k = 0; k < t->keys; k += KEYS_AT_ONCE) {
-    float *to = t->kv + (int64_t)(k / KEYS_AT_ONCE) * TILE_KV;
-#ifdef TILE_DOT
-    for (int32_t c = 0; c < TILE_V; c += 2 * VL) {
-      const vi a = vload_bits(t->row[k] + c), b = vload_bits(t->row[k + 1] + c);
-      vstore_bits(to + c, vpair_even(a, b));
-      vstore_bits(to + c + VL, vpair_odd(a, b));
+/* The block's KV rows as floats, [key][TILE_KV], evens before odds in each chunk; dot products need the values alone. */
+static void widen(tile *t) {
+  const int32_t columns = HALVES == 1 ? TILE_V : t->d_qk;
+  for (int32_t k = 0; k < t->keys; k++) {
+    float *to = t->kv + (int64_t)k * TILE_KV;
+    for (int32_t d = 0; d < columns; d += 2 * VL) {
+      const vi pairs = vload_bits(t->row[k] + d);
+      vstore(to + d, veven(pairs));
+      vstore(to + d + VL, vodd(pairs));
     }
-#else
-    for (int32_t d = 0; d < t->d_qk; d += 2 * VL) {
-      vstore(to + d, vhalf(t->row[k] + d, 0));
-      vstore(to + d + VL, vhalf(t->row[k] + d, 1));
-    }
-#endif
   }
 }
 
@@ -191,9 +184,11 @@ INLINE void logits_many_block(const int keys, const int vectors, const tile *t, 
     UNROLL for (int n = 0; n < vectors; n++) b[n] = vload_x(q + n * VL);
     UNROLL for (int m = 0; m < keys; m++) {
 #ifdef TILE_DOT
-      const vx a = vset1_x((const float *)(const void *)(kv[m] + 2 * i));
+      int32_t pair;
+      memcpy(&pair, kv[m] + 2 * i, sizeof pair);
+      const vx a = _mm512_set1_epi32(pair);
 #else
-      const vx a = vset1_x(kv + m * TILE_KV + i);
+      const vx a = vset1(kv[m * TILE_KV + i]);
 #endif
       UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vmac(a, b[n], sum[m][n]);
     }
@@ -256,61 +251,32 @@ static void softmax(tile *t) {
   for (int32_t r = 0; r < t->s_stride; r += lanes) {
     float *s = t->s + r;
     float before[VL], result[3][VL];
-    for (int32_t i = 0; i < VL; i++) {
-      before[i] = t->max[r + i % lanes];
-      result[1][i] = i < lanes ? t->sum[r + i] : 0;
-    }
+    for (int32_t i = 0; i < VL; i++) before[i] = t->max[r + i % lanes];
     vf max = vload(before);
     for (int32_t i = 0; i < end; i += step) max = vmax(max, vload(s + i));
     if (lanes < VL) max = across_keys(max, lanes, 1);
     const vf alpha = vexp2(vmul(vsub(vload(before), max), scale));
-    vf sum = vmul(vload(result[1]), alpha);
-    for (int32_t i = 0; i < end; i += step) {
+    /* Sums of a few keys each: many small numbers added to a large one would all be rounded the same way. */
+    vf part[4] = {vset1(0), vset1(0), vset1(0), vset1(0)};
+    for (int32_t i = 0, n = 0; i < end; i += step, n = (n + 1) % 4) {
       const vf p = vexp2(vmul(vsub(vload(s + i), max), scale));
       vstore(s + i, p);
-      sum = vadd(sum, p);
+      part[n] = vadd(part[n], p);
     }
+    vf sum = vadd(vadd(part[0], part[1]), vadd(part[2], part[3]));
     if (lanes < VL) sum = across_keys(sum, lanes, 0);
     vstore(result[0], max);
     vstore(result[1], sum);
     vstore(result[2], alpha);
     for (int32_t i = 0; i < lanes; i++) {
       t->max[r + i] = result[0][i];
-      t->sum[r + i] = result[1][i];
+      t->sum[r + i] = t->sum[r + i] * result[2][i] + result[1][i];
       t->alpha[r + i] = result[2][i];
     }
   }
-#ifdef TILE_DOT
-  /* Pairs of keys for the dot products, in place: [pair][row]. A key without a partner gets one of no weight. */
-  if (t->keys % 2) memset(t->s + numbers, 0, (size_t)t->s_stride * sizeof *t->s);
-  for (int32_t k = 0; k < t->keys; k += 2)
-    for (int32_t r = 0; r < t->s_stride; r++) {
-      const float *a = t->s + (int64_t)k * t->s_stride + r;
-      const uint32_t pair = (uint32_t)fh_bf16(a[0]) | (uint32_t)fh_bf16(a[t->s_stride]) << 16;
-      memcpy(t->s + (int64_t)(k / 2) * t->s_stride + r, &pair, sizeof pair);
-    }
-#endif
 }
 
 /* ---- Output ---------------------------------------------------------------------------------------------------------------- */
-
-/* Columns c to c + 2 VL of the values of key k (and its partner), as the products take them. */
-INLINE void load_values(const int few, const tile *t, int32_t k, int32_t c, vx v[2]) {
-  if (!few) {
-    const float *kv = t->kv + (int64_t)(k / KEYS_AT_ONCE) * TILE_KV + c;
-    v[0] = vload_x(kv);
-    v[1] = vload_x(kv + VL);
-    return;
-  }
-#ifdef TILE_DOT
-  const vi a = vload_bits(t->row[k] + c), b = vload_bits(t->row[k + 1] + c);
-  v[0] = vpair_even(a, b);
-  v[1] = vpair_odd(a, b);
-#else
-  v[0] = vhalf(t->row[k] + c, 0);
-  v[1] = vhalf(t->row[k] + c, 1);
-#endif
-}
 
 /* o[m][n] = o[m][n] * alpha[m] + sum over the block's keys of s[.][m] v[.][n], for rows m0 on and columns c on. */
 INLINE void values_block(const int few, const int rows, const int vectors, const tile *t, int32_t m0, int32_t c) {
@@ -320,13 +286,16 @@ INLINE void values_block(const int few, const int rows, const int vectors, const
     const vf alpha = vset1(t->alpha[m0 + m]);
     UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = t->blocks ? vmul(vload(o + m * TILE_O + n * VL), alpha) : vset1(0);
   }
-  const float *s = t->s + m0;
-  for (int32_t k = 0; k < t->keys; k += KEYS_AT_ONCE, s += t->s_stride) {
-    vx v[8];
-    UNROLL for (int n = 0; n < vectors; n += 2) load_values(few, t, k, c + n * VL, v + n);
+  const float *s = t->s + m0, *kv = few ? NULL : t->kv + c;
+  for (int32_t k = 0; k < t->keys; k++, s += t->s_stride, kv += few ? 0 : TILE_KV) {
+    vf v[8];
+    UNROLL for (int n = 0; n < vectors; n++) {
+      const uint16_t *pairs = t->row[k] + c + n / 2 * 2 * VL;
+      v[n] = !few ? vload(kv + n * VL) : n % 2 ? vodd(vload_bits(pairs)) : veven(vload_bits(pairs));
+    }
     UNROLL for (int m = 0; m < rows; m++) {
-      const vx p = vset1_x(s + m);
-      UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vmac(p, v[n], sum[m][n]);
+      const vf p = vset1(s[m]);
+      UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vfma(p, v[n], sum[m][n]);
     }
   }
   UNROLL for (int m = 0; m < rows; m++) UNROLL for (int n = 0; n < vectors; n++) vstore(o + m * TILE_O + n * VL, sum[m][n]);
@@ -353,7 +322,7 @@ INLINE uint64_t values(const int few, const tile *t) {
 #endif
   r = values_pass(few, 2, 4, t, r);
   values_pass(few, 1, 8, t, r);
-  return (uint64_t)((t->keys + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE * KEYS_AT_ONCE) * (uint64_t)t->rows * TILE_V;
+  return (uint64_t)t->keys * (uint64_t)t->rows * TILE_V;
 }
 
 /* ---- The table ------------------------------------------------------------------------------------------------------------- */
@@ -372,7 +341,7 @@ static uint64_t block(tile *t) {
     softmax(t);
     products += values(1, t);
   } else {
-    prepare(t);
+    widen(t);
     products = logits_many(t);
     softmax(t);
     products += values(0, t);

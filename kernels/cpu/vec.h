@@ -52,9 +52,6 @@ INLINE vi vround_bf16(vf v) { /* nearest even, in the upper half */
 INLINE vi vnarrow(vf even, vf odd) {
   return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(vround_bf16(even), 16), vround_bf16(odd));
 }
-/* The even, or the odd, bf16 of a each with its neighbour from b in the upper half. */
-INLINE vi vpair_even(vi a, vi b) { return _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16)); }
-INLINE vi vpair_odd(vi a, vi b) { return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(a, 16), b); }
 
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>

@@ -1,0 +1,200 @@
+/* The plan builder: exact values by hand, then against the definition written as plainly as can be. */
+#include "attention.h"
+
+typedef struct built { fh_plan plan; void *memory; } built;
+
+static built build(fhk_cpu *cpu, const fh_call *call) {
+  built b = {.plan = {.struct_size = sizeof b.plan}};
+  b.memory = must_alloc(fhk_cpu_plan_bytes(cpu, call));
+  fhk_cpu_plan_build(cpu, call, b.memory, &b.plan);
+  return b;
+}
+
+static fh_call lists(int64_t s_q, int64_t s_kv, int64_t topk, int32_t group, const int32_t *indices, const int32_t *length) {
+  fh_call call = {.struct_size = sizeof call, .path = FH_PACKED, .s_q = s_q, .s_kv = s_kv, .h_q = 1, .d_qk = 512, .d_v = 512};
+  call.topk = topk;
+  call.group = group;
+  call.indices = indices;
+  call.indices_stride = topk;
+  call.topk_length = length;
+  return call;
+}
+
+static void check_by_hand(void) {
+  fhk_cpu *cpu = fhk_cpu_create(2, FH_ISA_GENERIC);
+  /* Five queries in groups of two. Invalid: -1, 10 (= s_kv) and what lies past the length. */
+  static const int32_t indices[] = {7, 3, 7, 9, 3, 7, -1, 10, 2, 2, 2, 0, 5, 1, 8, 9, 9, 9, 9, 9};
+  static const int32_t length[] = {4, 9, 3, -1, 4};
+  const fh_call call = lists(5, 10, 4, 2, indices, length);
+  built b = build(cpu, &call);
+  const fh_plan *p = &b.plan;
+  CHECK_INT(p->struct_size, sizeof *p);
+  CHECK_INT(p->s_q, 5);
+  CHECK_INT(p->groups, 3);
+  CHECK_INT(p->group, 2);
+  CHECK_INT(p->capacity, 8);
+  CHECK_INT(p->reserved, 0);
+  static const int32_t keys[] = {4, 2, 3, 0, 4};
+  for (int s = 0; s < 5; s++) CHECK_INT(p->keys[s], keys[s]);
+  /* Group 0: {7 3 7 9} and {3 7}: 3 of both, 7 of both, 7 again of the first, 9 of the first. */
+  CHECK_INT(p->entries[0], 4);
+  static const int32_t token0[] = {3, 7, 7, 9};
+  static const uint64_t member0[] = {3, 3, 1, 1};
+  for (int e = 0; e < 4; e++) {
+    CHECK_INT(p->token[e], token0[e]);
+    CHECK_INT(p->member[e], member0[e]);
+  }
+  /* Group 1: {2 2 2} and, its length being negative, nothing. */
+  CHECK_INT(p->entries[1], 3);
+  for (int e = 0; e < 3; e++) {
+    CHECK_INT(p->token[8 + e], 2);
+    CHECK_INT(p->member[8 + e], 1);
+  }
+  /* Group 2: the last query alone. */
+  CHECK_INT(p->entries[2], 4);
+  for (int e = 0; e < 4; e++) {
+    CHECK_INT(p->token[16 + e], 9);
+    CHECK_INT(p->member[16 + e], 1);
+  }
+  /* Entries fall: 4 of group 0, 4 of group 2, 3 of group 1. */
+  CHECK_INT(p->order[0], 0);
+  CHECK_INT(p->order[1], 2);
+  CHECK_INT(p->order[2], 1);
+  CHECK_INT((uintptr_t)p->token % 64, 0);
+  CHECK_INT((uintptr_t)p->member % 64, 0);
+  free(b.memory);
+  fhk_cpu_destroy(cpu);
+}
+
+/* The k-th entry of a KV row belongs to the queries that list it more than k times. */
+static void check_against_definition(const fh_call *call, const fh_plan *p) {
+  CHECK_INT(p->groups, (call->s_q + call->group - 1) / call->group);
+  CHECK_INT(p->capacity, call->group * call->topk);
+  for (int64_t g = 0; g < p->groups; g++) {
+    const int64_t first = g * call->group, last = first + call->group < call->s_q ? first + call->group : call->s_q;
+    int64_t entry = 0, total = 0, wrong = 0;
+    for (int64_t s = first; s < last; s++) {
+      CHECK_INT(p->keys[s], valid_keys(call, s));
+      total += p->keys[s];
+    }
+    const int32_t *token = p->token + g * p->capacity;
+    const uint64_t *member = p->member + g * p->capacity;
+    for (int64_t e = 0; e < p->entries[g];) { /* the lists' rows in ascending order, found by looking for the next larger one */
+      int64_t next = INT64_MAX;
+      const int64_t previous = e ? token[e - 1] : -1;
+      int64_t copies[64] = {0};
+      for (int64_t s = first; s < last; s++)
+        for (int64_t j = 0; j < call->topk && (!call->topk_length || j < call->topk_length[s]); j++) {
+          const int32_t key = call->indices[s * call->indices_stride + j];
+          if (key > previous && key < call->s_kv && key < next) next = key;
+        }
+      int64_t most = 0;
+      for (int64_t s = first; s < last; s++)
+        for (int64_t j = 0; j < call->topk && (!call->topk_length || j < call->topk_length[s]); j++)
+          if (call->indices[s * call->indices_stride + j] == next && ++copies[s - first] > most) most = copies[s - first];
+      if (!CHECK(most > 0)) return;
+      for (int64_t k = 0; k < most; k++, e++) {
+        uint64_t want = 0;
+        for (int64_t i = 0; i < last - first; i++) want |= (uint64_t)(copies[i] > k) << i;
+        wrong += token[e] != next || member[e] != want;
+        for (uint64_t m = member[e]; m; m &= m - 1) total--;
+      }
+      entry = e;
+    }
+    CHECK_INT(wrong, 0);
+    CHECK_INT(entry, p->entries[g]);
+    CHECK_INT(total, 0); /* every pair stands in exactly one entry */
+  }
+  int64_t wrong = 0;
+  for (int64_t i = 1; i < p->groups; i++) {
+    const int32_t a = p->order[i - 1], b = p->order[i];
+    wrong += !(p->entries[a] > p->entries[b] || (p->entries[a] == p->entries[b] && a < b));
+  }
+  CHECK_INT(wrong, 0);
+}
+
+static void check_random(void) {
+  stream r = {11, 0};
+  static const int64_t s_kvs[] = {1, 3, 40, 2047, 2048, 2049, 100000, 4227584, 2147483647};
+  static const int32_t groups[] = {1, 2, 7, 8, 33, 64};
+  for (size_t i = 0; i < sizeof s_kvs / sizeof *s_kvs; i++)
+    for (size_t j = 0; j < sizeof groups / sizeof *groups; j++) {
+      const int64_t s_q = 1 + next_below(&r, 100), topk = next_below(&r, 24), stride = topk + 2;
+      int32_t *indices = must_alloc((uint64_t)(s_q * stride + 1) * 4), *length = must_alloc((uint64_t)s_q * 4);
+      const int64_t pool = 1 + next_below(&r, s_kvs[i] < 50 ? s_kvs[i] : 50), base = s_kvs[i] - pool;
+      for (int64_t n = 0; n < s_q * stride; n++) {
+        const int64_t kind = next_below(&r, 8);
+        indices[n] = kind == 0 ? -1 - (int32_t)next_below(&r, 1 << 30) : kind < 3 ? (int32_t)next_below(&r, s_kvs[i])
+                                                                                  : (int32_t)(base + next_below(&r, pool));
+        if (kind == 7 && s_kvs[i] < INT32_MAX) indices[n] = (int32_t)(s_kvs[i] + next_below(&r, INT32_MAX - s_kvs[i]));
+      }
+      for (int64_t s = 0; s < s_q; s++) length[s] = (int32_t)(next_below(&r, topk + 8) - 4);
+      fh_call call = lists(s_q, s_kvs[i], topk, groups[j], indices, next_below(&r, 3) ? length : NULL);
+      call.indices_stride = stride;
+      built one = {0};
+      for (int32_t threads = 1; threads <= 4; threads++) {
+        fhk_cpu *cpu = fhk_cpu_create(threads, FH_ISA_GENERIC);
+        built b = build(cpu, &call);
+        fhk_cpu_destroy(cpu);
+        if (threads == 1) {
+          check_against_definition(&call, &b.plan);
+          one = b;
+          continue;
+        }
+        int same = 1;
+        for (int64_t g = 0; g < b.plan.groups; g++) {
+          const int64_t at = g * b.plan.capacity;
+          same &= b.plan.entries[g] == one.plan.entries[g] && b.plan.order[g] == one.plan.order[g];
+          same &= memcmp(b.plan.token + at, one.plan.token + at, (size_t)one.plan.entries[g] * 4) == 0;
+          same &= memcmp(b.plan.member + at, one.plan.member + at, (size_t)one.plan.entries[g] * 8) == 0;
+        }
+        CHECK(same && memcmp(b.plan.keys, one.plan.keys, (size_t)s_q * 4) == 0);
+        free(b.memory);
+      }
+      free(one.memory);
+      free(indices);
+      free(length);
+    }
+}
+
+/* Built again into the same memory, nothing of the earlier lists is left. */
+static void check_again(void) {
+  fhk_cpu *cpu = fhk_cpu_create(3, FH_ISA_GENERIC);
+  attention a = make_attention(40, 500, 1, 512, 30, REPEATS | HOLES, 1), b = make_attention(40, 500, 1, 512, 30, LENGTHS | HOLES, 2);
+  a.call.group = b.call.group = 16;
+  built first = build(cpu, &a.call);
+  fhk_cpu_plan_build(cpu, &b.call, first.memory, &first.plan);
+  check_against_definition(&b.call, &first.plan);
+  free(first.memory);
+  free_attention(&a);
+  free_attention(&b);
+  fhk_cpu_destroy(cpu);
+}
+
+static void check_empty(void) {
+  fhk_cpu *cpu = fhk_cpu_create(2, FH_ISA_GENERIC);
+  const fh_call no_rows = lists(0, 10, 4, 8, NULL, NULL), no_lists = lists(9, 10, 0, 4, NULL, NULL);
+  built b = build(cpu, &no_rows);
+  CHECK_INT(b.plan.groups, 0);
+  free(b.memory);
+  b = build(cpu, &no_lists);
+  CHECK_INT(b.plan.groups, 3);
+  for (int g = 0; g < 3; g++) {
+    CHECK_INT(b.plan.entries[g], 0);
+    CHECK_INT(b.plan.order[g], g);
+  }
+  for (int s = 0; s < 9; s++) CHECK_INT(b.plan.keys[s], 0);
+  free(b.memory);
+  /* A size that no memory can have is told as one, not as a small number that wrapped around. */
+  const fh_call huge = lists(INT64_MAX / 2, 10, INT64_MAX / 64, 64, NULL, NULL);
+  CHECK(fhk_cpu_plan_bytes(cpu, &huge) == UINT64_MAX);
+  fhk_cpu_destroy(cpu);
+}
+
+int main(void) {
+  check_by_hand();
+  check_random();
+  check_again();
+  check_empty();
+  return check_summary();
+}
