@@ -124,7 +124,7 @@ lint: lint-lua lint-c lint-tidy lint-sh
 
 lint-lua:
 	@tools/setup.sh lint
-	luacheck -q .
+	luacheck -q --no-color .
 
 lint-c:
 	@tools/setup.sh lint
