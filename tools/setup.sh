@@ -77,17 +77,13 @@ fi
 
 install() {
   # shellcheck disable=SC2086 # both hold words
-  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $packages </dev/null
+  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $packages </dev/null
 }
-update() { $root apt-get update -q </dev/null; }
+update() { $root apt-get update -qq </dev/null; }
 
 echo "fewhead: installing $packages"
-if ! ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1; then
-  update || exit 1
-  install
-else
-  install || { update && install; } # lists grow old: the second try has fresh ones
-fi || {
+# Without package lists, or with lists that have grown old, it takes fresh ones.
+{ ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1 && install; } || { update && install; } || {
   echo "fewhead: apt-get could not install: $packages" >&2
   exit 1
 }
