@@ -1,16 +1,16 @@
 local helper = require "spec.helper"
 local process = require "spec.process"
 
--- Runs tools/setup.sh where only the named commands exist: true for the real one, text for a script of that name. apt-get, sudo
+-- Runs tools/setup.sh where only the named commands exist: true for the real one, text for a script of that name, HERE being their folder. apt-get, sudo
 -- and id are always scripts, so nothing is installed. Returns status, output, errors and what apt-get was called with.
 local function setup(words, commands)
   local folder = helper.folder()
-  for _, name in ipairs { "sh", "env", "ls", "true" } do commands[name] = true end
+  for _, name in ipairs { "sh", "env", "ls" } do commands[name] = true end
   for name, script in pairs(commands) do
     local path = folder .. name
     if script == true then helper.shell(("ln -s $(command -v %s) %s"):format(name, path))
     else
-      process.write(path, "#!/bin/sh\n" .. script:gsub("@", folder))
+      process.write(path, "#!/bin/sh\n" .. script:gsub("HERE/", folder))
       helper.shell("chmod +x " .. path)
     end
   end
@@ -25,8 +25,8 @@ end
 -- A machine that lacks luajit, and so every Lua module; `more` adds commands or replaces them.
 local function machine(more)
   local commands = {
-    cc = "exit 0", id = "echo 0", ["apt-get"] = 'echo "apt-get $*" >>@calls',
-    sudo = 'echo "sudo $*" >>@calls; [ "$1" != -n ] || shift; "$@"',
+    cc = "exit 0", id = "echo 0", ["apt-get"] = 'echo "apt-get $*" >>HERE/calls',
+    sudo = 'echo "sudo $*" >>HERE/calls; [ "$1" != -n ] || shift; "$@"',
   }
   for name, value in pairs(more or {}) do commands[name] = value or nil end
   return commands
@@ -42,8 +42,8 @@ describe("tools/setup.sh", function()
 
   it("installs what is missing as root, and checks that it is found then", function()
     local status, out, err, calls = setup("run", machine { ["apt-get"] = [[
-      echo "apt-get $*" >>@calls
-      [ "$1" != install ] || { printf '#!/bin/sh\n' >@luajit; chmod +x @luajit; }]], chmod = true })
+      echo "apt-get $*" >>HERE/calls
+      [ "$1" != install ] || { printf '#!/bin/sh\n' >HERE/luajit; chmod +x HERE/luajit; }]], chmod = true })
     assert.same({ 0, "fewhead: installing luajit lua-cjson\n", "" }, { status, out, err })
     assert.equal(INSTALL, calls:match("apt%-get install.*"))
   end)
@@ -54,7 +54,7 @@ describe("tools/setup.sh", function()
   end)
 
   it("takes fresh package lists when an install fails, once", function()
-    local status, _, err, calls = setup("run", machine { ["apt-get"] = 'echo "apt-get $*" >>@calls; [ "$1" = update ]' })
+    local status, _, err, calls = setup("run", machine { ["apt-get"] = 'echo "apt-get $*" >>HERE/calls; [ "$1" = update ]' })
     assert.same({ 1, "fewhead: apt-get could not install: luajit lua-cjson\n" }, { status, err })
     assert.equal("apt-get update -qq\n" .. INSTALL, calls:sub(-#("apt-get update -qq\n" .. INSTALL)))
   end)
