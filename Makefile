@@ -25,7 +25,7 @@ SONAME  := libfewhead.so.0
 X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity bench repl lint lint-lua lint-c lint-tidy lint-sh install uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test parity bench repl lint lint-lua lint-c lint-tidy lint-sh install install-lua uninstall ctest ctest-sanitize list-ctest clean
 all: lib
 lib: $(LIBRARY)
 
@@ -143,23 +143,33 @@ lint-sh:
 # ---- Install. The Lua modules find header and library from where they lie themselves.
 PREFIX  ?= /usr/local
 DESTDIR ?=
-to      = $(DESTDIR)$(PREFIX)
+BINDIR  ?= $(PREFIX)/bin
+LIBDIR  ?= $(PREFIX)/lib
+LUADIR  ?= $(PREFIX)/share/lua/5.1
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share/fewhead
 version = $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
             printf "%d.%d.%d", v / 10000, v / 100 % 100, v % 100 }' lib/include/fewhead.h)
 
-install: lib
-	install -d $(to)/lib/pkgconfig $(to)/include $(to)/bin $(to)/share/lua/5.1/fewhead $(to)/share/fewhead/experiments
-	install -m 755 $(LIBRARY) $(to)/lib/$(SONAME)
-	ln -sf $(SONAME) $(to)/lib/libfewhead.so
-	install -m 644 lib/include/fewhead.h $(to)/include/
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(version)|' fewhead.pc.in > $(to)/lib/pkgconfig/fewhead.pc
-	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h $(to)/share/lua/5.1/fewhead/
-	$(if $(wildcard experiments/*.lua),install -m 644 $(wildcard experiments/*.lua) $(to)/share/fewhead/experiments/)
-	install -m 755 fewhead $(to)/bin/
+install: install-lua
+	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(DATADIR)/experiments
+	install -m 644 lib/include/fewhead.h $(DESTDIR)$(INCLUDEDIR)/
+	ln -sf libfewhead.so $(DESTDIR)$(LIBDIR)/$(SONAME)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(version)|' \
+	  fewhead.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc
+	install -m 644 experiments/*.lua $(DESTDIR)$(DATADIR)/experiments/
+
+# What the command and the Lua modules need: all that a package of Lua modules installs.
+install-lua: lib
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(LUADIR)/fewhead
+	install -m 755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/
+	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h $(DESTDIR)$(LUADIR)/fewhead/
+	install -m 755 fewhead $(DESTDIR)$(BINDIR)/
 
 uninstall:
-	rm -f $(to)/lib/$(SONAME) $(to)/lib/libfewhead.so $(to)/lib/pkgconfig/fewhead.pc $(to)/include/fewhead.h $(to)/bin/fewhead
-	rm -rf $(to)/share/lua/5.1/fewhead $(to)/share/fewhead
+	rm -f $(DESTDIR)$(BINDIR)/fewhead $(DESTDIR)$(INCLUDEDIR)/fewhead.h
+	rm -f $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libfewhead.so $(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc
+	rm -rf $(DESTDIR)$(LUADIR)/fewhead $(DESTDIR)$(DATADIR)
 
 clean:
 	rm -rf $(BUILD)

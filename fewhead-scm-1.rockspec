@@ -14,7 +14,8 @@ test_dependencies = { "busted >= 2.0" }
 build = {
   type = "make",
   build_target = "lib",
-  install_target = "install",
-  install_variables = { PREFIX = "$(PREFIX)" },
+  install_target = "install-lua",
+  install_variables = { LUADIR = "$(LUADIR)", LIBDIR = "$(LIBDIR)", BINDIR = "$(BINDIR)" },
+  copy_directories = { "experiments" },
 }
 test = { type = "command", command = "make test" }

@@ -85,7 +85,12 @@ local function candidates()
   end
   local list = {}
   local prefix = here:match("^(.*/)share/lua/5%.1/fewhead/$")
-  if prefix then list[1] = { prefix .. "lib/libfewhead.so", prefix .. "lib/libfewhead.so" } end
+  if prefix then
+    local placed = prefix .. "lib/lua/5.1/libfewhead.so" -- where luarocks puts libraries
+    local file = io.open(placed)
+    if file then file:close() else placed = prefix .. "lib/libfewhead.so" end
+    list[1] = { placed, placed }
+  end
   list[#list + 1] = { "fewhead", "libfewhead.so in the system's library folders" }
   return list
 end
