@@ -7,8 +7,8 @@ local dev = device.default()
 
 local small = { heads = 8, s_q = 12, pattern = "csa", window = 16, index_topk = 48, prior = 100, layout = "vllm" }
 
--- A stopwatch that gives each run the next of these times the first time it sees it, and the same ever after: nothing here depends
--- on how long anything takes.
+-- A stopwatch that gives each run the next of these times the first time it sees it, and the same ever after: nothing here
+-- depends on how long anything takes.
 local function stopwatch(times)
   local known, seen = {}, 0
   return function(run)
@@ -114,6 +114,24 @@ describe("fh.compare", function()
     assert.is_nil(c.records[2].time)
   end)
 
+  it("says which path auto chose", function()
+    local r = compared({ "auto" }, { 100 }, { row_invariant = true }).records[1]
+    assert.equal("auto", r.path)
+    assert.is_true(r.work.path == "gather" or r.work.path == "padded") -- a row must not depend on its neighbours
+  end)
+
+  it("measures cold when asked", function()
+    local c = compared({ "padded", "packed" }, { 400, 50, 100 }, { cold = true })
+    assert.equal("cold", c.records[1].time.l2)
+    assert.matches("\ncold, 6 samples", tostring(c), 1, true)
+  end)
+
+  it("ends when interrupted", function()
+    local c, err = compare(case(small), { "padded" }, { device = dev, interrupted = function() return true end })
+    assert.is_nil(c)
+    assert.equal("compare: interrupted", err)
+  end)
+
   it("samples rows for parity when asked and says so", function()
     local c = compared({ "gather" }, { 100 }, { sample = 5 })
     assert.equal(4, c.records[1].parity.sampled)
@@ -128,6 +146,9 @@ describe("fh.compare", function()
       assert.matches(message, err, 1, true)
     end
     refused("compare: paths: got none, wanted at least one", {})
+    local ok, err = pcall(function() local c = compare("csa", { "padded" }) return c end)
+    assert.is_false(ok)
+    assert.matches('compare_spec%.lua:%d+: compare: case: got "csa", wanted a case, such as fh%.case{%.%.} gives$', err)
     refused('compare: paths[2]: got "gathr", wanted one of reference, padded, gather, packed, native, auto; did you mean '
       .. '"gather"?', { "padded", "gathr" })
     refused('compare: unknown option "sampels";', { "padded" }, { sampels = 3 })

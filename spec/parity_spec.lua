@@ -7,7 +7,7 @@ local dev = device.default()
 
 -- Outputs of the sizes of a small call, equal on every call: out [6, 3, 512], lse and max_logits [6, 3].
 local S, H, D = 6, 3, 512
-local function outputs(dtype)
+local function fresh(dtype)
   return {
     out = tensor.new(dev, dtype or "bf16", { S, H, D }):random { dist = "normal", seed = 7, sd = 0.1 },
     lse = tensor.new(dev, "f32", { S, H }):random { dist = "uniform", seed = 8, low = 5, high = 7 },
@@ -25,7 +25,7 @@ end)
 
 describe("parity.compare", function()
   it("passes what differs by rounding to bf16 alone and counts what it compared", function()
-    local r = parity.compare(outputs("bf16"), outputs("f32"))
+    local r = parity.compare(fresh("bf16"), fresh("f32"))
     assert.equal("pass", r.status)
     assert.is_nil(r.reason)
     assert.equal(S * H * D, r.compared)
@@ -37,7 +37,7 @@ describe("parity.compare", function()
   end)
 
   it("finds exact agreement exact", function()
-    local r = parity.compare(outputs(), outputs())
+    local r = parity.compare(fresh(), fresh())
     assert.equal("pass", r.status)
     assert.same({ 0, 0, 0 }, { r.mean_abs, r.max_abs, r.rel })
   end)
@@ -76,7 +76,7 @@ describe("parity.compare", function()
 
   it("holds lse and max_logits to their own limits", function()
     for _, name in ipairs { "lse", "max_logits" } do
-      local got, want = outputs(), outputs()
+      local got, want = fresh(), fresh()
       local base = want[name]:get(5, 2)
       got[name]:set(5, 2, base * (1 + 1.5 / 65536))
       assert.equal("pass", parity.compare(got, want).status)
@@ -105,7 +105,7 @@ describe("parity.compare", function()
 
   it("compares the positions of NaN and infinity before values", function()
     for _, odd in ipairs { { NAN, "NaN" }, { INF, "inf" }, { -INF, "-inf" } } do
-      local got, want = outputs(), outputs("f32")
+      local got, want = fresh(), fresh("f32")
       got.out:set(1, 1, 1, 50) -- a wrong value as well: the position is the worse news
       got.out:set(3, 2, 8, odd[1])
       local r = parity.compare(got, want)
@@ -122,7 +122,7 @@ describe("parity.compare", function()
   end)
 
   it("tells +inf from -inf", function()
-    local got, want = outputs(), outputs()
+    local got, want = fresh(), fresh()
     got.lse:set(2, 3, -INF)
     want.lse:set(2, 3, INF)
     local r = parity.compare(got, want)
@@ -132,31 +132,31 @@ describe("parity.compare", function()
 
   it("names the first place that was never written", function()
     for _, dtype in ipairs { "bf16", "f32" } do
-      local got = outputs(dtype)
+      local got = fresh(dtype)
       local place = got.out:slice(1, 4, 5):slice(2, 3, 3) -- rows 3 and 4, head 2
       local poison = tensor.new(dev, dtype, { 2, 1, D }):fill_bytes(0xFF)
       assert(place:copy_from(poison))
-      local r = parity.compare(got, outputs("f32"))
+      local r = parity.compare(got, fresh("f32"))
       assert.equal("fail", r.status)
       assert.equal("out: never written at row 3, head 2, dim 0 and at 1023 more places", r.reason)
       assert.equal("NaN", r.worst.got)
     end
-    local got = outputs()
+    local got = fresh()
     got.lse:fill_bytes(0xFF)
-    assert.equal("lse: never written at row 0, head 0 and at 17 more places", parity.compare(got, outputs()).reason)
+    assert.equal("lse: never written at row 0, head 0 and at 17 more places", parity.compare(got, fresh()).reason)
   end)
 
   it("fails a poisoned place even where the oracle has NaN too", function()
-    local got, want = outputs(), outputs("f32")
+    local got, want = fresh(), fresh("f32")
     want.out:set(1, 1, 1, NAN)
     assert(got.out:slice(3, 1, 1):copy_from(tensor.new(dev, "bf16", { S, H, 1 }):fill_bytes(0xFF)))
     assert.equal("out: never written at row 0, head 0, dim 0 and at 17 more places", parity.compare(got, want).reason)
   end)
 
   it("is invalid when the oracle itself was never written", function()
-    local want = outputs("f32")
+    local want = fresh("f32")
     want.out:fill_bytes(0xFF)
-    local r = parity.compare(outputs(), want)
+    local r = parity.compare(fresh(), want)
     assert.equal("invalid", r.status)
     assert.equal("out: the reference was never written at row 0, head 0, dim 0 and at 9215 more places", r.reason)
   end)
@@ -190,16 +190,16 @@ describe("parity.compare", function()
 
   it("compares views with any strides", function()
     local wide = tensor.new(dev, "bf16", { S, 64, D }):fill_bytes(0xFF)
-    local want = outputs("f32")
+    local want = fresh("f32")
     local got = { out = wide:slice(2, 1, H) }
-    assert(got.out:copy_from(outputs().out))
+    assert(got.out:copy_from(fresh().out))
     assert.equal("pass", parity.compare(got, want).status)
     assert.equal("out: never written at row 0, head 3, dim 0 and at 3071 more places",
       parity.compare({ out = wide:slice(2, 1, H + 1) }, { out = tensor.new(dev, "f32", { S, H + 1, D }, { fill = 1 }) }).reason)
   end)
 
   it("names rows as in the whole problem when only some were compared", function()
-    local got, want = outputs(), outputs()
+    local got, want = fresh(), fresh()
     got.out:set(3, 1, 1, 9)
     local r = parity.compare(got, want, { rows = { first = 5, step = 11 } })
     assert.equal(5 + 2 * 11, r.worst.row)
@@ -213,10 +213,16 @@ describe("parity.compare", function()
       assert.is_false(ok)
       assert.equal(("parity_spec.lua:%d: %s"):format(line, message), err:match("parity_spec.*"))
     end
-    refused("parity.compare: out: got shape 6 x 3 x 512, wanted 6 x 2 x 512", outputs(), { out = outputs().out:slice(2, 1, 2) })
-    refused("parity.compare: want.out: got nil, wanted a table", outputs(), {})
-    refused('parity.compare: unknown option "tolerances"; did you mean "tolerance"? known: tolerance, rows, zero', outputs(), outputs(),
-      { tolerances = {} })
+    refused("parity.compare: out: got shape 6 x 3 x 512, wanted 6 x 2 x 512", fresh(), { out = fresh().out:slice(2, 1, 2) })
+    refused("parity.compare: want.out: got nil, wanted a table", fresh(), {})
+    refused('parity.compare: unknown option "tolerances"; did you mean "tolerance"? known: tolerance, rows, zero', fresh(),
+      fresh(), { tolerances = {} })
+    refused('parity: tolerance: unknown option "outs"; did you mean "out"? known: out, lse, max_logits', fresh(), fresh(),
+      { tolerance = { outs = {} } })
+    refused('parity: tolerance.out: unknown option "max"; known: abs, rel, cos', fresh(), fresh(),
+      { tolerance = { out = { max = 1 } } })
+    local lists = { out = tensor.new(dev, "i32", { S, H, D }) }
+    refused('parity.compare: out: got dtype "i32", wanted bf16 or f32', lists, fresh())
   end)
 end)
 
@@ -262,27 +268,27 @@ local function problem_of(options)
   return assert(case(options):problem(dev))
 end
 
--- The problem with a path that does something wrong: after(path, outs, counters) changes what a run left.
+-- The problem with a path that does something wrong: after(path, outputs, counters) changes what a run left.
 local function tampered(problem, after)
   local copy = { outputs = function(_, o) return problem:outputs(o) end, intact = function(_, o) return problem:intact(o) end }
   function copy.rows(_, first, step) return problem:rows(first, step) end
-  function copy.run(_, path, outs, opts)
-    local counters, err = problem:run(path, outs, opts)
-    if counters then after(path, outs, counters) end
+  function copy.run(_, path, outputs, opts)
+    local counters, err = problem:run(path, outputs, opts)
+    if counters then after(path, outputs, counters) end
     return counters, err
   end
   return setmetatable(copy, { __index = problem })
 end
 
 -- Rounds out to 3 bits less: far outside tolerance, close enough to look right.
-local function blur(outs)
-  local values = outs.out:read()
-  for i = 0, outs.out.numel - 1 do
-    local v = outs.out.dtype == "bf16" and tensor.to_float(values[i]) or values[i]
+local function blur(outputs)
+  local values = outputs.out:read()
+  for i = 0, outputs.out.numel - 1 do
+    local v = outputs.out.dtype == "bf16" and tensor.to_float(values[i]) or values[i]
     v = v * 1.05
-    values[i] = outs.out.dtype == "bf16" and tensor.to_bf16(v) or v
+    values[i] = outputs.out.dtype == "bf16" and tensor.to_bf16(v) or v
   end
-  outs.out:write(values)
+  outputs.out:write(values)
 end
 
 describe("parity.check", function()
@@ -305,8 +311,8 @@ describe("parity.check", function()
   end)
 
   it("says how many rows a sample compared, and names a bad row by its place in the whole", function()
-    local problem = tampered(problem_of(small), function(path, outs)
-      if path == "gather" then outs.out:set(21, 8, 512, 7) end -- the last element of all
+    local problem = tampered(problem_of(small), function(path, outputs)
+      if path == "gather" then outputs.out:set(21, 8, 512, 7) end -- the last element of all
     end)
     assert.equal("pass", parity.check(problem, "packed", { sample = 5 }).status)
     local r = parity.check(problem, "gather", { sample = 5 })
@@ -317,11 +323,23 @@ describe("parity.check", function()
     assert.is_nil(parity.check(problem, "packed", { sample = 21 }).sampled)
   end)
 
+  it("finds an unwritten place that no sampled row shows", function()
+    local whole = problem_of(small)
+    local problem = tampered(whole, function(path, outputs)
+      if path ~= "gather" then return end
+      assert(outputs.lse:slice(1, 20, 20):copy_from(assert(whole:outputs()).lse:slice(1, 20, 20)))
+    end)
+    local r = parity.check(problem, "gather", { sample = 2 })
+    assert.equal("fail", r.status)
+    assert.equal("lse: never written at row 19, head 0 and at 7 more places", r.reason)
+    assert.equal(2, r.sampled)
+  end)
+
   it("fails a path that left rows unwritten", function()
     local whole = problem_of(small)
-    local problem = tampered(whole, function(path, outs)
+    local problem = tampered(whole, function(path, outputs)
       if path ~= "gather" then return end
-      assert(outs.out:slice(1, 21, 21):copy_from(assert(whole:outputs()).out:slice(1, 21, 21)))
+      assert(outputs.out:slice(1, 21, 21):copy_from(assert(whole:outputs()).out:slice(1, 21, 21)))
     end)
     local r = parity.check(problem, "gather")
     assert.equal("fail", r.status)
@@ -329,8 +347,8 @@ describe("parity.check", function()
   end)
 
   it("fails a path that wrote padding heads or rows outside the chunk", function()
-    local problem = tampered(problem_of(small), function(path, outs)
-      if path == "padded" then outs.canaries.out.whole:slice(2, 9, 9):slice(1, 6, 6):fill(0) end
+    local problem = tampered(problem_of(small), function(path, outputs)
+      if path == "padded" then outputs.canaries.out.whole:slice(2, 9, 9):slice(1, 6, 6):fill(0) end
     end)
     assert.equal("pass", parity.check(problem, "gather").status)
     local r = parity.check(problem, "padded")
@@ -351,6 +369,33 @@ describe("parity.check", function()
     assert.equal("invalid", r.status)
     assert.matches("^packed did not run: group: got 9", r.reason)
     assert.equal(0, r.compared)
+  end)
+
+  it("runs packed on a plan that was built before", function()
+    local problem = problem_of(small)
+    for _, group in ipairs { 1, 3, 8 } do
+      local plan = assert(require("fewhead.plan").build(problem, { group = group }))
+      local r = parity.check(problem, "packed", { plan = plan })
+      assert.equal("pass", r.status, r.reason)
+      plan:free()
+    end
+  end)
+
+  it("refuses wrong arguments on the caller's line", function()
+    local problem = problem_of(small)
+    local function refused(message, ...)
+      local line, packed = debug.getinfo(1, "l").currentline + 1, { ... }
+      local ok, err = pcall(function() local r = parity.check(unpack(packed)) return r end)
+      assert.is_false(ok)
+      assert.equal(("parity_spec.lua:%d: %s"):format(line, message), err:match("parity_spec.*"))
+    end
+    refused("parity.check: sample: got 0, wanted a whole number >= 1", problem, "gather", { sample = 0 })
+    refused('parity.check: against: got "gather", wanted one of reference, padded', problem, "gather", { against = "gather" })
+    refused('parity.check: path: got "gathr", wanted one of auto, reference, padded, gather, packed; did you mean "gather"?',
+      problem, "gathr")
+    refused('parity.check: problem: got "x", wanted a table', "x", "gather")
+    refused('parity: tolerance: unknown option "otu"; did you mean "out"? known: out, lse, max_logits', problem, "gather",
+      { tolerance = { otu = {} } })
   end)
 
   it("uses an answer of the oracle again", function()
@@ -393,7 +438,7 @@ describe("parity.three_way", function()
   local function verdict(...)
     local bad = {}
     for _, path in ipairs { ... } do bad[path] = true end
-    local problem = tampered(problem_of(small), function(path, outs) if bad[path] then blur(outs) end end)
+    local problem = tampered(problem_of(small), function(path, outputs) if bad[path] then blur(outputs) end end)
     local r = parity.three_way(problem, "gather")
     return r.verdict, r
   end
@@ -413,9 +458,9 @@ describe("parity.three_way", function()
   end)
 
   it("says so when no two agree", function()
-    local problem = tampered(problem_of(small), function(path, outs)
-      if path == "padded" then blur(outs) end
-      if path == "packed" then blur(outs) blur(outs) end
+    local problem = tampered(problem_of(small), function(path, outputs)
+      if path == "padded" then blur(outputs) end
+      if path == "packed" then blur(outputs) blur(outputs) end
     end)
     assert.equal("no two agree", parity.three_way(problem, "packed").verdict)
   end)

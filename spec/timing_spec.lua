@@ -169,6 +169,54 @@ describe("timing.measure", function()
   end)
 end)
 
+describe("timing.problem", function()
+  local dev = require("fewhead.device").default()
+  local case = require("fewhead.case") { heads = 8, s_q = 10, pattern = "window", window = 20, prior = 30 }
+
+  -- A stopwatch that knows how often it was asked, and a time for each run: 1 us the first one it sees, 2 us the second ..
+  local function stopwatch()
+    local known, count, calls = {}, 0, {}
+    return function(run)
+      if not known[run] then
+        count = count + 1
+        known[run] = count
+      end
+      calls[known[run]] = (calls[known[run]] or 0) + 1
+      return known[run], run()
+    end, calls
+  end
+
+  it("times the paths of a problem, packed on a plan that is timed apart", function()
+    local watch, calls = stopwatch()
+    local t = assert(timing.problem(assert(case:problem(dev)), { "padded", "packed" }, { stopwatch = watch, cold = true }))
+    -- The build of the plan is the first thing the stopwatch sees: one to warm up and five that count.
+    assert.same({ 1, 2, 3 }, { t.packed.plan_us, t.padded.median_us, t.packed.median_us })
+    assert.equal(6, calls[1])
+    assert.is_nil(t.padded.plan_us)
+    assert.same({ "cold", "cold" }, { t.padded.l2, t.packed.l2 })
+    assert.equal("padded", t.noise.arm)
+  end)
+
+  it("takes a plan that is there and leaves it to its owner", function()
+    local problem = assert(case:problem(dev))
+    local plan = assert(require("fewhead.plan").build(problem, { group = 2 }))
+    assert(timing.problem(problem, { "packed" }, { plan = plan, group = 2, stopwatch = stopwatch() }))
+    assert.equal(5, #plan:entries())
+    plan:free()
+  end)
+
+  it("measures microseconds with the device's own timer", function()
+    local t = assert(timing.problem(assert(case:problem(dev)), { "gather" }, { max_seconds = 0 }))
+    assert.is_true(t.gather.median_us > 0 and t.gather.p05_us <= t.gather.median_us and t.gather.median_us <= t.gather.p95_us)
+  end)
+
+  it("gives back why a path was refused", function()
+    local t, err = timing.problem(assert(case:problem(dev)), { "packed" }, { group = 9 })
+    assert.is_nil(t)
+    assert.matches("^timing: packed: plan: group: got 9", err)
+  end)
+end)
+
 describe("timing.verdict", function()
   -- A result of measure with these samples.
   local function result(samples) return { samples = samples, confidence = 0.95 } end

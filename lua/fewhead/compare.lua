@@ -13,15 +13,14 @@ local timing = require "fewhead.timing"
 
 local M = {}
 
--- What the oracle computes for one comparison at most, in flops of the useful kind; beyond it rows are sampled. Under a second of
--- scalar double precision on one core.
+-- What the oracle computes for one comparison at most, useful flops; beyond it rows are sampled. Under a second on one core.
 local REFERENCE_FLOPS = 5e8
 
 local PATHS = { "reference", "padded", "gather", "packed", "native", "auto" }
 local TIMING = {
   "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
 }
-local OWN = { "device", "run", "sample", "group", "row_invariant" }
+local KNOWN = { "device", "run", "sample", "group", "row_invariant", unpack(TIMING) }
 
 -- Fields of a result that are not data of the record.
 local PARITY_FIELDS = {
@@ -37,15 +36,15 @@ local function pick(source, fields)
 end
 
 --- One JSONL record: { path, provider, case, parity, time, work, run }. parity is a result of fewhead.parity, time one of
--- fewhead.timing or nil, work the counters of one run or nil, run a header of fewhead.run. A time beside a parity that did not
--- pass is refused.
+-- fewhead.timing or nil, work the counters of one run or nil (its path is the one that ran, which auto chose), run a header of
+-- fewhead.run. A time beside a parity that did not pass is refused.
 function M.record(problem, path, checked, time, work, run)
   if time and checked.status ~= "pass" then
     error(("compare.record: time: got one for %s, whose parity is %s; wanted none"):format(path, args.show(checked.status)), 2)
   end
   local done
   if work then
-    done = pick(work, { "useful_flops", "executed_flops", "bytes" })
+    done = pick(work, { "path", "rows", "useful_flops", "executed_flops", "bytes" })
     done.waste = work.executed_flops > 0 and 1 - work.useful_flops / work.executed_flops or 0
   end
   return {
@@ -134,10 +133,7 @@ function Comparison:__tostring()
   for _, record in ipairs(self.records) do
     if record.parity.reason then lines[#lines + 1] = ("%s: %s"):format(record.path, record.parity.reason) end
   end
-  local first = self.records[1]
-  if first.parity.sampled then
-    lines[#lines + 1] = ("parity over %d of %d rows"):format(first.parity.sampled, first.case.s_q)
-  end
+  if self.sampled then lines[#lines + 1] = ("parity over %d of %d rows"):format(self.sampled, self.case.s_q) end
   if self.noise then
     lines[#lines + 1] = ("%s, %d samples, stopped by %s; noise floor %.1f %% (%s against itself)"):format(self.l2, self.noise.n,
       self.stop, self.noise.floor * 100, self.noise.arm)
@@ -145,43 +141,62 @@ function Comparison:__tostring()
   return table.concat(lines, "\n")
 end
 
+-- Results of all paths against one answer of the oracle, and the plan that packed ran on, which is the one to be timed; nil when
+-- interrupted.
+local function check_all(problem, paths, opts)
+  local want, refusal = parity.expected(problem, { sample = opts.sample or parity.affordable_rows(problem, REFERENCE_FLOPS) })
+  local checks, plan = {}, nil
+  for i, path in ipairs(paths) do
+    if opts.interrupted and opts.interrupted() then
+      checks = nil
+      break
+    end
+    local how, err = { want = want, group = opts.group, row_invariant = opts.row_invariant }, refusal
+    if want and path == "packed" then
+      plan, err = require("fewhead.plan").build(problem, { group = opts.group })
+      how.plan = plan
+    end
+    checks[i] = not err and parity.check(problem, path, how)
+      or { status = "invalid", against = "reference", compared = 0, reason = ("%s did not run: %s"):format(path, err) }
+  end
+  if want then want.free() end
+  return checks, plan
+end
+
 --- fh.compare(case, { "padded", "native" }, opts): check each path against the reference, time those that pass in turns, and give
 -- each a verdict against the first. Options: device (default device.default()); run, a header of fewhead.run (default: a new
--- one); sample, rows that parity compares at most (default: as many as the reference computes in about a second); group and
+-- one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
 -- row_invariant, as problem:call takes them; and those of fewhead.timing. Returns an object with .records (one JSONL record a
 -- path, in order, with .verdict = { verdict, ratio, lo, hi, against } beside the named fields), .noise, :record(path) and
 -- tostring; nil, message where the case does not fit the device or a timed run fails. A refused path is a record whose parity is
 -- "invalid" and says why.
 function M.compare(case, paths, opts)
-  local known = {}
-  for _, list in ipairs { OWN, TIMING } do
-    for _, key in ipairs(list) do known[#known + 1] = key end
+  if type(case) ~= "table" or type(case.problem) ~= "function" then
+    error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
   end
-  opts = args.options("compare", opts, known)
+  opts = args.options("compare", opts, KNOWN)
   local list, native = expand(paths, 2)
   local dev = opts.device or require("fewhead.device").default()
   local problem, err = case:problem(dev)
   if not problem then return nil, err end
   local run = opts.run or require("fewhead.run").header(dev)
 
-  local want
-  want, err = parity.expected(problem, { sample = opts.sample or parity.affordable_rows(problem, REFERENCE_FLOPS) })
-  local checks, passed = {}, {}
+  local checks, plan = check_all(problem, list, opts)
+  if not checks then return nil, "compare: interrupted" end
+  local times, passed = {}, {}
   for i, path in ipairs(list) do
-    if opts.interrupted and opts.interrupted() then return nil, "compare: interrupted" end
-    checks[i] = want and parity.check(problem, path, { want = want, group = opts.group, row_invariant = opts.row_invariant })
-      or { status = "invalid", against = "reference", compared = 0, reason = err }
     if checks[i].status == "pass" then passed[#passed + 1] = path end
   end
-  local times = {}
   if #passed > 0 then
     local how = pick(opts, TIMING)
-    how.group, how.row_invariant = opts.group, opts.row_invariant
+    how.plan, how.group, how.row_invariant = plan, opts.group, opts.row_invariant
     times, err = timing.problem(problem, passed, how)
-    if not times then return nil, err end
   end
+  if plan then plan:free() end
+  if not times then return nil, err end
 
   local self = { case = case, records = {}, native = native, noise = times.noise, device_name = run.device }
+  for _, check in ipairs(checks) do self.sampled = self.sampled or check.sampled end
   for i, path in ipairs(list) do
     self.records[i] = M.record(problem, path, checks[i], times[path], checks[i].work, run)
   end

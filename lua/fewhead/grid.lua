@@ -90,6 +90,7 @@ local GROUPS = {
     cross = {
       { { h_q = 8, group = 1 }, { h_q = 8, group = 2 }, { h_q = 8, group = 3 }, { h_q = 8, group = 7 }, { h_q = 8, group = 8 },
         { h_q = 1, group = 64 }, { h_q = 1, group = 33 }, { h_q = 20, group = 3 }, { h_q = 128, group = 1 } },
+      { "plan", true, false }, -- built beforehand, or by the call itself
     },
   },
   {
@@ -103,7 +104,7 @@ local GROUPS = {
 }
 
 -- What belongs to the call, not to the case.
-local CALL_KEYS = { "group", "row_invariant" }
+local CALL_KEYS = { "group", "row_invariant", "plan" }
 
 -- Put an axis's i-th value (from 0, round and round) into options.
 local function set_axis(options, axis, i)
@@ -143,7 +144,7 @@ local function expand(group, seed)
 end
 
 --- The cases of our own table, a list of { group = name, case =, options = what the case was made of, call = { group =,
--- row_invariant = }, paths = those it is for, nil = padded, gather and packed }.
+-- row_invariant =, plan = }, paths = those it is for, nil = padded, gather and packed }.
 function M.own()
   local cases = {}
   for _, group in ipairs(GROUPS) do
@@ -224,8 +225,8 @@ end
 
 local PATHS = { "padded", "gather", "packed" }
 
--- Of one case at most: flops that the padded path multiplies, beyond which the case has fewer rows, and
--- flops of the oracle, beyond which it answers for a sample of rows. About 0.1 s each on two cores.
+-- Of one case at most: flops that the padded path multiplies, beyond which the case has fewer rows, and flops of the oracle,
+-- beyond which it answers for a sample of rows. About 0.1 s each on two cores.
 local PADDED_FLOPS, REFERENCE_FLOPS = 8e9, 1.5e8
 -- With full = true: up to some seconds a case, and no more memory than a small machine has.
 local FULL_PADDED_FLOPS, FULL_REFERENCE_FLOPS = 4e11, 4e9
@@ -238,8 +239,15 @@ local function affordable_rows(entry, full)
   return math.max(1, math.min(case.s_q, math.floor((full and FULL_PADDED_FLOPS or PADDED_FLOPS) / row)))
 end
 
-local function invalid(path, reason)
-  return { status = "invalid", path = path, against = "reference", compared = 0, reason = reason }
+-- One path of a problem against the oracle's answer, as the entry calls it.
+local function check_path(problem, path, want, call)
+  local how, err = { want = want, row_invariant = call.row_invariant }, nil
+  if path == "packed" then how.group = call.group end
+  if path == "packed" and call.plan then how.plan, err = require("fewhead.plan").build(problem, { group = call.group }) end
+  local result = not err and parity.check(problem, path, how)
+    or { status = "invalid", path = path, against = "reference", compared = 0, reason = err }
+  if how.plan then how.plan:free() end
+  return result
 end
 
 -- Results of one entry, path by path, to on_result(entry, the case that ran, result).
@@ -259,12 +267,12 @@ local function run_entry(entry, paths, dev, full, on_result)
     })
   end
   for _, path in ipairs(paths) do
-    local result = want and parity.check(problem, path, {
-      want = want, group = path == "packed" and entry.call.group or nil, row_invariant = entry.call.row_invariant,
-    }) or invalid(path, err)
-    if want and case.s_q < entry.case.s_q then result.sampled = result.sampled or case.s_q end
+    local result = want and check_path(problem, path, want, entry.call)
+      or { status = "invalid", path = path, against = "reference", compared = 0, reason = err }
+    if case.s_q < entry.case.s_q then result.sampled = result.sampled or case.s_q end
     on_result(entry, case, result)
   end
+  if want then want.free() end
   case:free()
 end
 

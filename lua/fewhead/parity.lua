@@ -38,14 +38,13 @@ local EXPONENT, POSITIVE_INF, NEGATIVE_INF = 0x7f800000, 0x7f800000, bit.tobit(0
 
 -- A tensor's elements as they are, row-major, bits untouched: a NaN that was loaded as a number would no longer be the poison.
 local function read_array(what, tensor)
-  local bytes = BYTES[tensor.dtype]
-  if not bytes then error(("parity: %s: got dtype %s, wanted bf16 or f32"):format(what, tensor.dtype), 0) end
-  local array = ffi.new("uint8_t[?]", math.max(1, tensor.numel * bytes))
-  local ok, err = F.check(F.C.fh_view_read(tensor.handle, array, tensor.numel * bytes))
-  if not ok then error(("parity: %s: %s"):format(what, err), 0) end
+  local bytes = tensor.numel * BYTES[tensor.dtype]
+  local memory = ffi.new("uint8_t[?]", math.max(1, bytes))
+  local ok, err = F.check(F.C.fh_view_read(tensor.handle, memory, bytes))
+  if not ok then return nil, ("%s: %s"):format(what, err) end
   return {
-    what = what, memory = array, dtype = tensor.dtype, poison = POISON[tensor.dtype], shape = tensor.shape, numel = tensor.numel,
-    halves = ffi.cast(HALVES, array), words = ffi.cast(WORDS, array),
+    what = what, dtype = tensor.dtype, poison = POISON[tensor.dtype], shape = tensor.shape, numel = tensor.numel,
+    memory = memory, halves = ffi.cast(HALVES, memory), words = ffi.cast(WORDS, memory), -- pointers do not keep memory alive
   }
 end
 
@@ -58,6 +57,18 @@ local function widen(array, at, n, scratch)
 end
 
 local function raw(array, at) return array.dtype == "f32" and array.words[at] or array.halves[at] end
+
+-- The first element that still holds the poison, and how many do.
+local function find_unwritten(array)
+  local elements, poison, count, first = array.dtype == "f32" and array.words or array.halves, array.poison, 0, nil
+  for i = 0, array.numel - 1 do
+    if elements[i] == poison then
+      first = first or i
+      count = count + 1
+    end
+  end
+  return first, count
+end
 
 local function kind_of(word)
   if word == POSITIVE_INF then return "inf" end
@@ -174,24 +185,48 @@ local function fault(got, want, sums, tolerance, rows)
   end
 end
 
-local function tolerance_of(given, name)
-  local own = {}
-  for key, value in pairs(M.tolerance[name]) do own[key] = given and given[name] and given[name][key] or value end
-  return own
+-- M.tolerance's limits of each field with those given in their place.
+local function limits_of(given, level)
+  args.options("parity: tolerance", given, FIELDS, level + 1)
+  local limits = {}
+  for _, name in ipairs(FIELDS) do
+    local own = args.options("parity: tolerance." .. name, given and given[name], { "abs", "rel", "cos" }, level + 1)
+    limits[name] = {}
+    for key, value in pairs(M.tolerance[name]) do limits[name][key] = own[key] or value end
+  end
+  return limits
+end
+
+-- Both sides of a field as arrays, or nil, err. What cannot be compared raises.
+local function read_sides(name, got, want, level)
+  for _, tensor in ipairs { got, want } do
+    if not BYTES[tensor.dtype] then
+      error(("parity.compare: %s: got dtype %s, wanted bf16 or f32"):format(name, args.show(tensor.dtype)), level + 1)
+    end
+  end
+  local given, wanted = table.concat(got.shape, " x "), table.concat(want.shape, " x ")
+  if given ~= wanted then error(("parity.compare: %s: got shape %s, wanted %s"):format(name, given, wanted), level + 1) end
+  local mine, err = read_array(name, got)
+  local theirs
+  if mine then theirs, err = read_array(name, want) end
+  if not theirs then return nil, err end
+  return mine, theirs
 end
 
 local TINY = 1e-30 -- a norm under this counts as this, so that a ratio of norms stays finite
 
 --- Compare { out =, lse =, max_logits = } tensors with those of the oracle; lse and max_logits count where both sides have them.
 -- Options: tolerance = { out = { abs =, rel =, cos = }, .. } in place of M.tolerance's; rows = { first =, step = }: row i of the
--- tensors is row first + i * step of the problem, counted from 0 (only worst and reason use it); zero = true:
--- convention makes out 0 everywhere. Result: status "pass" | "fail"
--- | "invalid" (nothing compared, an oracle that was not written or says nothing), reason (nil for a pass), compared (finite
--- pairs of out), failing (values of out outside tolerance), lse_max_abs, max_logits_max_abs (where both sides have them); where
--- compared > 0 mean_abs, max_abs, cos_diff, rel (norm of the difference over the norm wanted) and worst = { field, row, head,
--- dim, got, want }, numbers or "NaN", "inf", "-inf".
+-- tensors is row first + i * step of the problem, counted from 0 (only worst and reason use it); zero = true: out is 0
+-- everywhere by convention.
+--
+-- Result: status "pass" | "fail" | "invalid" (nothing compared, an oracle that was not written or says nothing, memory that
+-- could not be read), reason (nil for a pass), compared (finite pairs of out), failing (values of out outside tolerance),
+-- lse_max_abs, max_logits_max_abs (where both sides have them); where compared > 0 mean_abs, max_abs, cos_diff, rel (norm of the
+-- difference over the norm wanted); worst = { field, row, head, dim, got, want }, numbers or "NaN", "inf", "-inf".
 function M.compare(got, want, opts)
   opts = args.options("parity.compare", opts, { "tolerance", "rows", "zero" })
+  local limits = limits_of(opts.tolerance, 2)
   for _, side in ipairs { { "got", got }, { "want", want } } do
     args.table("parity.compare: " .. side[1], side[2])
     args.table(("parity.compare: %s.out"):format(side[1]), side[2].out)
@@ -200,12 +235,10 @@ function M.compare(got, want, opts)
   local worst, zero, empty
   for _, name in ipairs(FIELDS) do
     if got[name] and want[name] then
-      local given, wanted = table.concat(got[name].shape, " x "), table.concat(want[name].shape, " x ")
-      if given ~= wanted then error(("parity.compare: %s: got shape %s, wanted %s"):format(name, given, wanted), 2) end
-      local tolerance = tolerance_of(opts.tolerance, name)
-      local mine, theirs = read_array(name, got[name]), read_array(name, want[name])
-      local sums = compare_field(mine, theirs, tolerance)
-      local status, reason, at = fault(mine, theirs, sums, tolerance, opts.rows)
+      local mine, theirs = read_sides(name, got[name], want[name], 2)
+      if not mine then return { status = "invalid", compared = 0, reason = theirs } end
+      local sums = compare_field(mine, theirs, limits[name])
+      local status, reason, at = fault(mine, theirs, sums, limits[name], opts.rows)
       if status and (result.status == "pass" or status == "invalid" and result.status ~= "invalid") then
         result.status, result.reason, worst = status, reason, { mine, theirs, at, name }
       end
@@ -264,11 +297,23 @@ end
 
 local TILE_ROWS = 64 -- rows of a packed tile, filled with floor(64 / h_q) queries
 
---- The oracle's answer for a problem: { out =, lse =, max_logits =, against =, rows = {first, step, count} or nil } | nil, err.
--- Options: against = "reference" (float32 out) or "padded" (bf16); sample = at most how many rows.
+local ORACLES = { "reference", "padded" }
+
+-- Options that all functions on problems have, checked for the caller `level` frames up.
+local function check_problem(what, problem, opts, known, level)
+  args.table(what .. ": problem", problem, level + 1)
+  opts = args.options(what, opts, known, level + 1)
+  if opts.sample ~= nil then args.integer(what .. ": sample", opts.sample, 1, nil, level + 1) end
+  if opts.against ~= nil then args.enum(what .. ": against", opts.against, ORACLES, level + 1) end
+  return opts
+end
+
+--- The oracle's answer for a problem: { out =, lse =, max_logits =, against =, rows = {first, step, count} or nil, free =
+-- function } | nil, err. Options: against = "reference" (default; float32 out) or "padded" (bf16); sample = at most how many
+-- rows.
 function M.expected(problem, opts)
-  opts = args.options("parity.expected", opts, { "against", "sample" })
-  local against = args.enum("parity.expected: against", opts.against or "reference", { "reference", "padded" })
+  opts = check_problem("parity.expected", problem, opts, { "against", "sample" }, 2)
+  local against = opts.against or ORACLES[1]
   local asked, rows, err = problem
   if opts.sample and opts.sample < problem.s_q then
     local group = math.max(1, math.floor(TILE_ROWS / problem.case.h_q))
@@ -282,7 +327,11 @@ function M.expected(problem, opts)
   local ran = outputs
   if outputs then ran, err = asked:run(against, outputs) end
   if not ran then return nil, ("%s did not run: %s"):format(against, err) end
-  return { out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = against, rows = rows }
+  local function free()
+    outputs:free()
+    if rows then asked:free() end
+  end
+  return { out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = against, rows = rows, free = free }
 end
 
 -- What a path wrote into outputs, for the rows that the oracle answered.
@@ -304,38 +353,55 @@ local function all_silent(problem)
   return true
 end
 
-local function refused(path, against, reason)
-  return { status = "invalid", path = path, against = against, compared = 0, reason = reason }
+-- Where outputs that were compared in part only still hold the poison: the reason, or nil.
+local function unwritten(outputs)
+  for _, name in ipairs(FIELDS) do
+    if outputs[name] then
+      local array, err = read_array(name, outputs[name])
+      if not array then return err end
+      local at, count = find_unwritten(array)
+      if at then return ("%s: never written at %s%s"):format(name, place_text(coordinates(array, at)), more(count)) end
+    end
+  end
 end
 
---- Run `path` on the problem into poisoned outputs and compare. Options: against = "reference" (default) or "padded"; sample =
--- at most how many rows to compare (nil: all); want = what M.expected gave, to use it again; plan, group, row_invariant as
--- problem:call takes them; tolerance as M.compare. Result: that of M.compare with path, against, sampled = rows compared (nil:
--- all) and work, the counters of the run. It fails also when another path ran than was asked for, or when anything outside the
--- real heads' outputs was written. A call that is refused is "invalid" with the reason.
-function M.check(problem, path, opts)
-  opts = args.options("parity.check", opts, { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance" })
-  args.enum("parity.check: path", path, { "auto", "reference", "padded", "gather", "packed" })
-  local want, err = opts.want
-  if not want then want, err = M.expected(problem, { against = opts.against, sample = opts.sample }) end
-  if not want then return refused(path, opts.against or "reference", err) end
-  local outputs, work
-  outputs, err = problem:outputs()
-  if outputs then
-    work, err = problem:run(path, outputs, { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant })
+-- Run and compare: a result without path and against.
+local function run_and_compare(problem, path, want, opts)
+  local outputs, err = problem:outputs()
+  if not outputs then return { status = "invalid", compared = 0, reason = err } end
+  local work
+  work, err = problem:run(path, outputs, { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant })
+  if not work then
+    outputs:free()
+    return { status = "invalid", compared = 0, reason = ("%s did not run: %s"):format(path, err) }
   end
-  if not work then return refused(path, want.against, ("%s did not run: %s"):format(path, err)) end
   local rows = want.rows
   local result = M.compare(rows_of(outputs, rows), want,
     { tolerance = opts.tolerance, rows = rows and { first = rows.first - 1, step = rows.step }, zero = all_silent(problem) })
   local intact, touched = problem:intact(outputs)
+  local other = path ~= "auto" and work.path ~= path and ("asked for %s, %s ran"):format(path, tostring(work.path))
+  local reason = other or not intact and touched or rows and unwritten(outputs)
+  if reason and result.status == "pass" then result.status, result.reason = "fail", reason end
   outputs:free()
-  result.path, result.against, result.sampled, result.work = path, want.against, rows and rows.count, work
-  if path ~= "auto" and work.path ~= path then
-    result.status, result.reason = "fail", ("asked for %s, %s ran"):format(path, tostring(work.path))
-  elseif not intact and result.status ~= "invalid" then
-    result.status, result.reason = "fail", touched
-  end
+  result.sampled, result.work = rows and rows.count, work
+  return result
+end
+
+--- Run `path` on the problem into poisoned outputs and compare. Options: against = "reference" (default) or "padded"; sample =
+-- at most how many rows to compare (nil: all; that all were written is checked anyway); want = what M.expected gave, to use it
+-- again; plan, group, row_invariant as problem:call takes them; tolerance as M.compare. Result: that of M.compare with path,
+-- against, sampled = rows compared (nil: all) and work, the counters of the run. It fails also when another path ran than was
+-- asked for, or when anything outside the real heads' outputs was written. A call that is refused is "invalid" with the reason.
+function M.check(problem, path, opts)
+  opts = check_problem("parity.check", problem, opts,
+    { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance" }, 2)
+  args.enum("parity.check: path", path, { "auto", "reference", "padded", "gather", "packed" })
+  limits_of(opts.tolerance, 2)
+  local want, err = opts.want
+  if not want then want, err = M.expected(problem, { against = opts.against, sample = opts.sample }) end
+  local result = want and run_and_compare(problem, path, want, opts) or { status = "invalid", compared = 0, reason = err }
+  if want and not opts.want then want.free() end
+  result.path, result.against = path, want and want.against or opts.against or ORACLES[1]
   return result
 end
 
@@ -343,17 +409,13 @@ end
 -- against padded) and the verdict: "agree", "padded is wrong", "<path> is wrong", "reference is doubtful" (two agree with each
 -- other but not with it), "no two agree" or "not decided" (something was invalid). Options: sample, group.
 function M.three_way(problem, path, opts)
-  opts = args.options("parity.three_way", opts, { "sample", "group" })
+  opts = check_problem("parity.three_way", problem, opts, { "sample", "group" }, 2)
   args.enum("parity.three_way: path", path, { "auto", "gather", "packed" })
-  local want, err = M.expected(problem, { sample = opts.sample })
-  local base = want and M.expected(problem, { against = "padded", sample = opts.sample })
-  if not want then
-    local none = refused(path, "reference", err)
-    return { padded = none, native = none, between = none, verdict = "not decided" }
-  end
-  local padded = M.check(problem, "padded", { want = want })
-  local native = M.check(problem, path, { want = want, group = opts.group })
-  local between = base and M.check(problem, path, { want = base, group = opts.group }) or refused(path, "padded", padded.reason)
+  local want = M.expected(problem, { sample = opts.sample })
+  local padded = M.check(problem, "padded", { want = want, sample = opts.sample })
+  local native = M.check(problem, path, { want = want, sample = opts.sample, group = opts.group })
+  local between = M.check(problem, path, { against = "padded", sample = opts.sample, group = opts.group })
+  if want then want.free() end
   local verdict
   if padded.status == "invalid" or native.status == "invalid" then verdict = "not decided"
   elseif padded.status == "pass" and native.status == "pass" then verdict = "agree"

@@ -248,48 +248,66 @@ local function plan_us(problem, outputs, opts, watch)
   return stats.median(samples)
 end
 
+local CALL_OPTIONS = { plan = true, group = true, row_invariant = true }
+
+-- The arms of M.problem, or nil, err. made collects what is to be freed in the end.
+local function arms_of(problem, paths, call_opts, watch, made)
+  local outputs, err = problem:outputs() -- one set: paths take turns and only times are kept
+  if not outputs then return nil, err end
+  made[#made + 1] = outputs
+  local function evict()
+    for _, tensor in ipairs { problem.q, problem.kv, problem.indices, outputs.out } do tensor:evict() end
+  end
+  local arms, build_us = {}, nil
+  for i, path in ipairs(paths) do
+    local with = { group = call_opts.group, row_invariant = call_opts.row_invariant }
+    if path == "packed" then
+      build_us, err = plan_us(problem, outputs, with, watch)
+      if not build_us then return nil, "packed: plan: " .. err end
+      with.plan = call_opts.plan
+      if not with.plan then
+        with.plan, err = require("fewhead.plan").build(problem, { group = call_opts.group })
+        if not with.plan then return nil, "packed: plan: " .. err end
+        made[#made + 1] = with.plan
+      end
+    end
+    local run
+    run, err = problem:runner(path, outputs, with)
+    if not run then return nil, ("%s: %s"):format(path, err) end
+    arms[i] = { name = path, run = run, evict = evict }
+  end
+  return arms, build_us
+end
+
 --- Measure paths of a problem: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and result are those of
--- measure, on the device's own timer, and group = and row_invariant = as problem:call takes them. The packed path runs on a plan
--- that is built once, as layers that share an index list do; its result carries plan_us, microseconds of one build. nil, message
--- when a run fails.
+-- measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The packed path runs on a
+-- plan that is there before, as where layers share an index list: the one given, else one built here; its result carries plan_us,
+-- microseconds of one build. nil, message when a run fails.
 function M.problem(problem, paths, opts)
   args.table("timing.problem: paths", paths)
   local how, call_opts = {}, {}
   for key, value in pairs(args.table("timing.problem: options", opts or {})) do
-    if key == "group" or key == "row_invariant" then call_opts[key] = value else how[key] = value end
+    local side = CALL_OPTIONS[key] and call_opts or how
+    side[key] = value
   end
   local set = settings(how, 2)
   local watch, err = device_stopwatch(problem.device)
-  if not watch then return nil, err end
+  if not watch then return nil, "timing: " .. err end
   set.stopwatch = set.stopwatch or watch
 
-  local outputs -- one set: paths take turns and only times are kept
-  outputs, err = problem:outputs()
-  if not outputs then return nil, "timing: " .. err end
-  local function evict()
-    for _, tensor in ipairs { problem.q, problem.kv, problem.indices, outputs.out } do tensor:evict() end
+  local made = {}
+  local result, status
+  local arms, build_us = arms_of(problem, paths, call_opts, set.stopwatch, made)
+  if arms then
+    local slots = slots_of(arms, set, 2)
+    result, err, status = measure(slots, set)
+    if status then err = err .. ": " .. select(2, require("fewhead.ffi").check(status)) end
+    if result and result.packed then result.packed.plan_us = build_us end
+  else
+    err = "timing: " .. build_us
   end
-  local arms, plan, build_us = {}, nil, nil
-  for i, path in ipairs(paths) do
-    local with = { group = call_opts.group, row_invariant = call_opts.row_invariant }
-    if path == "packed" then
-      build_us, err = plan_us(problem, outputs, with, set.stopwatch)
-      if build_us then plan, err = require("fewhead.plan").build(problem, { group = call_opts.group }) end
-      if not plan then return nil, "timing: packed: plan: " .. err end
-      with.plan = plan
-    end
-    local run
-    run, err = problem:runner(path, outputs, with)
-    if not run then return nil, ("timing: %s: %s"):format(path, err) end
-    arms[i] = { name = path, run = run, evict = evict }
-  end
-  local slots = slots_of(arms, set, 2)
-  local result, message, status = measure(slots, set)
-  if status then message = message .. ": " .. select(2, require("fewhead.ffi").check(status)) end
-  if result and plan then result.packed.plan_us = build_us end
-  if plan then plan:free() end
-  outputs:free()
-  return result, message
+  for _, thing in ipairs(made) do thing:free() end
+  return result, err
 end
 
 --- What a is beside b, two results of one measure: "faster", "slower", "same" or "unclear", then the median of b's time over a's
