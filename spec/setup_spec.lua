@@ -2,7 +2,7 @@ local helper = require "spec.helper"
 local process = require "spec.process"
 
 -- Runs tools/setup.sh where only the named commands exist: true for the real one, text for a script of that name, in which HERE/
--- is the folder of them all. apt-get, sudo and id are always scripts, so nothing is installed. Returns status, output, errors, and
+-- is the folder of them all. apt-get, sudo and id are always scripts, so nothing is installed. Returns status, output, errors and
 -- what apt-get and sudo were called with.
 local function setup(words, commands)
   local folder = helper.folder()
