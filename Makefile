@@ -147,17 +147,17 @@ BINDIR  ?= $(PREFIX)/bin
 LIBDIR  ?= $(PREFIX)/lib
 LUADIR  ?= $(PREFIX)/share/lua/5.1
 INCLUDEDIR ?= $(PREFIX)/include
-DATADIR ?= $(PREFIX)/share/fewhead
+DATADIR ?= $(PREFIX)/share
 version = $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
             printf "%d.%d.%d", v / 10000, v / 100 % 100, v % 100 }' lib/include/fewhead.h)
 
 install: install-lua
-	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(DATADIR)/experiments
+	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(DATADIR)/fewhead/experiments
 	install -m 644 lib/include/fewhead.h $(DESTDIR)$(INCLUDEDIR)/
 	ln -sf libfewhead.so $(DESTDIR)$(LIBDIR)/$(SONAME)
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(version)|' \
 	  fewhead.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc
-	install -m 644 experiments/*.lua $(DESTDIR)$(DATADIR)/experiments/
+	install -m 644 experiments/*.lua $(DESTDIR)$(DATADIR)/fewhead/experiments/
 
 # What the command and the Lua modules need: all that a package of Lua modules installs.
 install-lua: lib
@@ -169,7 +169,7 @@ install-lua: lib
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/fewhead $(DESTDIR)$(INCLUDEDIR)/fewhead.h
 	rm -f $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libfewhead.so $(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc
-	rm -rf $(DESTDIR)$(LUADIR)/fewhead $(DESTDIR)$(DATADIR)
+	rm -rf $(DESTDIR)$(LUADIR)/fewhead $(DESTDIR)$(DATADIR)/fewhead
 
 clean:
 	rm -rf $(BUILD)
