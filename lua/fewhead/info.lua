@@ -1,18 +1,19 @@
 --- What is here: version, library, devices, the settings in force and which optional parts were found. Behind `fewhead info`.
 --
 --     local info = require "fewhead.info"
---     print(info.version())          --> fewhead 0.1.0 (commit 1f2e3d4c5b6a, gcc 12.2.0, no CUDA)
+--     print(info.version())          --> fewhead 0.1.0, commit 1f2e3d4c5b6a, gcc 12.2.0, without CUDA
 --     os.exit(info.main { "--device", "cpu" }, true)
-local cli = require "fewhead.cli"
 local device = require "fewhead.device"
+local exit = require "fewhead.exit"
 local F = require "fewhead.ffi"
 local gate = require "fewhead.gate"
+local options = require "fewhead.options"
 local readline = require "fewhead.readline"
 local run = require "fewhead.run"
 
 local M = {}
 
-local options = cli.options {
+local parser = options.new {
   name = "info",
   usage = "fewhead info [options]",
   about = "Version, library, devices, settings in force and optional parts found.",
@@ -60,10 +61,10 @@ end
 
 --- Print it. Returns the exit status.
 function M.main(argv)
-  local opt = options:read(argv)
+  local opt = parser:read(argv)
   if opt.device then
     local ok, err = describe(opt.device)
-    if not ok then cli.exit(cli.FAILED, ("info: device %s: %s"):format(opt.device, err)) end
+    if not ok then exit.with(exit.FAILED, ("info: device %s: %s"):format(opt.device, err)) end
     return 0
   end
 

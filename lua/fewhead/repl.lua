@@ -7,7 +7,8 @@
 -- Line editing, history and completion come from GNU readline where its library is installed. Without a terminal (a pipe, a file)
 -- the same statements are read without prompt, and the exit status is 1 when one of them failed.
 local args = require "fewhead.args"
-local cli = require "fewhead.cli"
+local exit = require "fewhead.exit"
+local options = require "fewhead.options"
 local posix = require "fewhead.posix"
 local readline = require "fewhead.readline"
 
@@ -174,7 +175,7 @@ end
 
 -- ---- The loop ----------------------------------------------------------------------------------------------------------------
 
-local options = cli.options {
+local parser = options.new {
   name = "repl",
   usage = "fewhead repl",
   about = "An interactive prompt with the library loaded as `fh`. Statements may come from a pipe too.",
@@ -185,7 +186,7 @@ local banner = "fewhead %s. The library is `fh`; expressions print themselves; C
 
 --- Read and run statements until the end of input. Returns the exit status.
 function M.main(argv)
-  options:read(argv)
+  parser:read(argv)
   _G.fh = require "fewhead"
   local interactive = posix.is_terminal(0)
   local read = readline.open(interactive, M.complete)
@@ -195,7 +196,7 @@ function M.main(argv)
   local function fail(err)
     failed = true
     io.stdout:flush()
-    io.stderr:write(cli.is_interrupt(err) and "interrupted" or tostring(err), "\n")
+    io.stderr:write(exit.is_interrupt(err) and "interrupted" or tostring(err), "\n")
   end
 
   local typed -- lines of a statement that is not complete yet
@@ -217,7 +218,7 @@ function M.main(argv)
   until ok and ended
   if typed then fail((select(2, loadstring(typed, "=repl")))) end
   if interactive then print() end
-  return failed and not interactive and cli.FAILED or 0
+  return failed and not interactive and exit.FAILED or 0
 end
 
 return M

@@ -1,11 +1,11 @@
-local cli = require "fewhead.cli"
 local helper = require "spec.helper"
+local options = require "fewhead.options"
 local process = require "spec.process"
 
-local function parser(options, more)
-  local spec = { name = "tool", options = options }
+local function parser(list, more)
+  local spec = { name = "tool", options = list }
   for key, value in pairs(more or {}) do spec[key] = value end
-  return cli.options(spec)
+  return options.new(spec)
 end
 
 local every = parser {
@@ -27,7 +27,7 @@ local function value(key, ...)
   return opt[key]
 end
 
-describe("cli.options", function()
+describe("options.new", function()
   it("gives defaults: flags false, repeated options an empty list, the rest nil unless a default is named", function()
     assert.same({ s_q = "64:2048:*2", layout = { "packed" }, format = "table", note = {}, cold = false }, every:parse {})
   end)
@@ -95,7 +95,16 @@ describe("cli.options", function()
     assert.equal("Makefile", value("traffic", "--traffic", "Makefile"))
     assert.equal('--traffic: got "/no/such", wanted a file that can be read (No such file or directory)',
       value("traffic", "--traffic", "/no/such"))
-    assert.equal('--traffic: got "spec", wanted a file that can be read (Is a directory)', value("traffic", "--traffic", "spec"))
+    assert.equal('--traffic: got "spec", wanted a file that can be read (it is a folder)', value("traffic", "--traffic", "spec"))
+  end)
+
+  it("leaves a pipe unread for whoever opens it next", function()
+    local status, out = process.run("printf 'a\\nb\\n' | luajit -e '" .. table.concat({
+      'package.path = "lua/?.lua;lua/?/init.lua;" .. package.path',
+      'local list = { { "--file", "FILE", "x" } }',
+      'local opt = require("fewhead.options").new({ name = "t", options = list }):parse { "--file", "/dev/stdin" }',
+      'io.write(io.open(opt.file):read("*a"))' }, "\n") .. "'")
+    assert.same({ 0, "a\nb\n" }, { status, out })
   end)
 
   it("names an unknown option and the nearest one there is", function()
@@ -123,9 +132,11 @@ describe("cli.options", function()
     local line = debug.getinfo(1, "l").currentline
     local _, err = pcall(function() parser { { "-s", "N", "x" } } end)
     assert.matches('cli.options: option 1: got "%-s", wanted a name such as "%-%-s%-q"$', err)
-    _, err = pcall(function() cli.options { name = "tool", options = { { "--a", "N", "x", defualt = 1 } } } end)
-    local message = 'cli_spec.lua:%d: cli.options: option 1: unknown option "defualt"; did you mean "default"?'
+    _, err = pcall(function() options.new { name = "tool", options = { { "--a", "N", "x", defualt = 1 } } } end)
+    local message = 'options_spec.lua:%d: cli.options: option 1: unknown option "defualt"; did you mean "default"?'
     assert.matches(message:format(line + 3), err, 1, true)
+    _, err = pcall(function() parser { { "--a", "N", "x", kind = "INTGER" } } end)
+    assert.matches('option 1: kind: got "INTGER", wanted one of [%u, ]+; did you mean "INTEGER"%?$', err)
     _, err = pcall(function() parser { { "--a", nil, "x" }, { "--a", nil, "x" } } end)
     assert.matches("option 2: %-%-a stands there twice$", err)
   end)
@@ -148,7 +159,7 @@ usage: fewhead run experiments/tool.lua [options]
   end)
 
   it("breaks the help's line after a long option, and shows the head that it was given", function()
-    local options = parser({ { "--a-really-long-option", "NAME", "its help" } }, { usage = "tool FILE", about = "Does it." })
+    local long = parser({ { "--a-really-long-option", "NAME", "its help" } }, { usage = "tool FILE", about = "Does it." })
     assert.equal([[
 usage: tool FILE
 Does it.
@@ -156,7 +167,7 @@ Does it.
   --a-really-long-option NAME
                             its help
   --help                    print this
-]], options:help())
+]], long:help())
   end)
 
   it("wraps a long explanation in its own column", function()
@@ -190,18 +201,5 @@ describe("options:read", function()
 
   it("ends the script with 2 and one line on stderr", function()
     assert.same({ 2, "", 'tool: --n: got "x", wanted a whole number (--help lists the options)\n' }, run("--n", "x"))
-  end)
-end)
-
-describe("cli.exit", function()
-  it("is an error that says its message where nobody catches it", function()
-    local ok, err = pcall(cli.exit, 3, "tool: it failed")
-    assert.is_false(ok)
-    assert.equal("tool: it failed", tostring(err))
-  end)
-
-  it("refuses a status that a shell would cut", function()
-    local _, err = pcall(function() cli.exit(256) end)
-    assert.matches("cli_spec.lua:%d+: cli.exit: status: got 256, wanted a whole number in 0 .. 125$", err)
   end)
 end)
