@@ -138,19 +138,21 @@ describe("parity.compare", function()
       assert(place:copy_from(poison))
       local r = parity.compare(got, fresh("f32"))
       assert.equal("fail", r.status)
-      assert.equal("out: never written at row 3, head 2, dim 0 and at 1023 more places", r.reason)
+      assert.equal("out: never written (or computed from poison) at row 3, head 2, dim 0 and at 1023 more places", r.reason)
       assert.equal("NaN", r.worst.got)
     end
     local got = fresh()
     got.lse:fill_bytes(0xFF)
-    assert.equal("lse: never written at row 0, head 0 and at 17 more places", parity.compare(got, fresh()).reason)
+    assert.equal("lse: never written (or computed from poison) at row 0, head 0 and at 17 more places",
+      parity.compare(got, fresh()).reason)
   end)
 
   it("fails a poisoned place even where the oracle has NaN too", function()
     local got, want = fresh(), fresh("f32")
     want.out:set(1, 1, 1, NAN)
     assert(got.out:slice(3, 1, 1):copy_from(tensor.new(dev, "bf16", { S, H, 1 }):fill_bytes(0xFF)))
-    assert.equal("out: never written at row 0, head 0, dim 0 and at 17 more places", parity.compare(got, want).reason)
+    assert.equal("out: never written (or computed from poison) at row 0, head 0, dim 0 and at 17 more places",
+      parity.compare(got, want).reason)
   end)
 
   it("is invalid when the oracle itself was never written", function()
@@ -194,7 +196,7 @@ describe("parity.compare", function()
     local got = { out = wide:slice(2, 1, H) }
     assert(got.out:copy_from(fresh().out))
     assert.equal("pass", parity.compare(got, want).status)
-    assert.equal("out: never written at row 0, head 3, dim 0 and at 3071 more places",
+    assert.equal("out: never written (or computed from poison) at row 0, head 3, dim 0 and at 3071 more places",
       parity.compare({ out = wide:slice(2, 1, H + 1) }, { out = tensor.new(dev, "f32", { S, H + 1, D }, { fill = 1 }) }).reason)
   end)
 
@@ -331,7 +333,7 @@ describe("parity.check", function()
     end)
     local r = parity.check(problem, "gather", { sample = 2 })
     assert.equal("fail", r.status)
-    assert.equal("lse: never written at row 19, head 0 and at 7 more places", r.reason)
+    assert.equal("lse: never written (or computed from poison) at row 19, head 0 and at 7 more places", r.reason)
     assert.equal(2, r.sampled)
   end)
 
@@ -343,7 +345,7 @@ describe("parity.check", function()
     end)
     local r = parity.check(problem, "gather")
     assert.equal("fail", r.status)
-    assert.equal("out: never written at row 20, head 0, dim 0 and at 4095 more places", r.reason)
+    assert.equal("out: never written (or computed from poison) at row 20, head 0, dim 0 and at 4095 more places", r.reason)
   end)
 
   it("fails a path that wrote padding heads or rows outside the chunk", function()

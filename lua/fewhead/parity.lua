@@ -4,8 +4,9 @@
 --   local result = parity.check(problem, "gather")             -- against the reference, canaries included
 --   print(result.status, result.max_abs, parity.three_way(problem, "gather").verdict)  --> pass  0.00097  agree
 --
--- Positions of NaN and infinity are compared before any value, a place that still holds the poison it was given was never
--- written, and nothing compared is not a pass. Rows, heads and dims in results count from 0, as in the C contract.
+-- Positions of NaN and infinity are compared before any value, a place that holds the poison (bytes 0xFF, a NaN) was never
+-- written or was computed from memory that must not be read, and nothing compared is not a pass. Rows, heads and dims in results
+-- count from 0, as in the C contract.
 
 local bit = require "bit"
 
@@ -158,6 +159,11 @@ end
 
 local function more(count) return count > 1 and (" and at %d more places"):format(count - 1) or "" end
 
+local function unwritten_text(array, at, count, rows)
+  local place = place_text(coordinates(array, at, rows))
+  return ("%s: never written (or computed from poison) at %s%s"):format(array.what, place, more(count))
+end
+
 -- What is wrong with a field, worst news first: status, reason, where; nothing when all is well.
 local function fault(got, want, sums, tolerance, rows)
   local name = got.what
@@ -167,8 +173,7 @@ local function fault(got, want, sums, tolerance, rows)
     return "invalid", ("%s: the reference was never written at %s%s"):format(name, place_text(c), more(sums.wanted_unwritten)), at
   end
   if sums.unwritten > 0 then
-    local c, at = where(sums.unwritten_at)
-    return "fail", ("%s: never written at %s%s"):format(name, place_text(c), more(sums.unwritten)), at
+    return "fail", unwritten_text(got, sums.unwritten_at, sums.unwritten, rows), sums.unwritten_at
   end
   if sums.misplaced > 0 then
     local c, at = where(sums.misplaced_at)
@@ -360,7 +365,7 @@ local function unwritten(outputs)
       local array, err = read_array(name, outputs[name])
       if not array then return err end
       local at, count = find_unwritten(array)
-      if at then return ("%s: never written at %s%s"):format(name, place_text(coordinates(array, at)), more(count)) end
+      if at then return unwritten_text(array, at, count) end
     end
   end
 end
