@@ -31,7 +31,7 @@ static double dot(const uint16_t *a, const uint16_t *b, int32_t n) {
 static void reference_row(void *arg, int64_t s, int32_t thread) {
   const reference_run *run = arg;
   const fh_call *call = run->call;
-  double *logit = (double *)((char *)call->workspace + (uint64_t)thread * run->scratch_bytes);
+  double *logit = (double *)(void *)((char *)call->workspace + (uint64_t)thread * run->scratch_bytes);
   int32_t *key = (int32_t *)((char *)logit + fhk_part((uint64_t)call->topk, sizeof *logit));
 
   const int32_t *list = fhk_list(call, s);

@@ -117,11 +117,13 @@ INLINE vf vround(vf y) { return (y + 12582912.0f) - 12582912.0f; } /* 1.5 * 2^23
 INLINE vf vscale(vf v, vf n) {
   const vi low = (vi)(n < -126.0f);
   vi power;
+  /* cppcheck-suppress uninitvar; it sees no lane being set */
   for (int i = 0; i < VL; i++) power[i] = (uint32_t)((int32_t)(n[i] > -126.0f ? n[i] : -126.0f) + 127) << 23;
   return vselect(low, vset1(0), v * (vf)power);
 }
 INLINE vf vjoin(const vf *v) {
   vf sum;
+  /* cppcheck-suppress uninitvar; the same */
   for (int i = 0; i < VL; i++) sum[i] = (v[i][0] + v[i][1]) + (v[i][2] + v[i][3]);
   return sum;
 }
