@@ -7,7 +7,10 @@
  */
 #include "cpu/back_end.h"
 
-enum { DIGIT_BITS = 11 }; /* histogram of 8 KiB: stays in the first-level cache beside the pairs it sorts */
+enum {
+  DIGIT_BITS = 11, /* a histogram of 8 KiB stays in the first-level cache beside the pairs it sorts */
+  MOST_PASSES = (32 + DIGIT_BITS - 1) / DIGIT_BITS
+};
 
 typedef struct plan_run {
   const fh_call *call;
@@ -44,17 +47,19 @@ static uint64_t *sort_by_upper_half(uint64_t *words, uint64_t *spare, int64_t n,
   while (bits < 32 && max >> bits) bits++;
   const int passes = (bits + DIGIT_BITS - 1) / DIGIT_BITS, digit = passes ? (bits + passes - 1) / passes : 0;
   const uint64_t mask = ((uint64_t)1 << digit) - 1;
+  uint32_t count[MOST_PASSES][1 << DIGIT_BITS];
+  for (int pass = 0; pass < passes; pass++) memset(count[pass], 0, (mask + 1) * sizeof **count);
+  for (int64_t i = 0; i < n; i++)
+    for (int pass = 0; pass < passes; pass++) count[pass][words[i] >> (32 + pass * digit) & mask]++;
   for (int pass = 0; pass < passes; pass++) {
-    uint32_t count[1 << DIGIT_BITS] = {0};
     const int shift = 32 + pass * digit;
-    for (int64_t i = 0; i < n; i++) count[words[i] >> shift & mask]++;
     uint32_t before = 0;
     for (uint64_t d = 0; d <= mask; d++) {
-      const uint32_t here = count[d];
-      count[d] = before;
+      const uint32_t here = count[pass][d];
+      count[pass][d] = before;
       before += here;
     }
-    for (int64_t i = 0; i < n; i++) spare[count[words[i] >> shift & mask]++] = words[i];
+    for (int64_t i = 0; i < n; i++) spare[count[pass][words[i] >> shift & mask]++] = words[i];
     uint64_t *swap = words;
     words = spare;
     spare = swap;
@@ -85,16 +90,17 @@ static void plan_group(void *arg, int64_t g, int32_t thread) {
 
   int32_t *token = plan->token + g * plan->capacity;
   uint64_t *member = plan->member + g * plan->capacity;
+  /* Without branches: where rows change is as good as random. */
   int64_t entries = 0, run_start = 0, copy = 0;
+  uint64_t previous = UINT64_MAX; /* no pair, and no pair's row */
   for (int64_t i = 0; i < pairs; i++) {
-    if (i && pair[i] == pair[i - 1]) copy++; /* the same query again */
-    else copy = 0;
-    if (!i || pair[i] >> 32 != pair[i - 1] >> 32) run_start = entries;
-    if (run_start + copy == entries) {
-      token[entries] = (int32_t)(pair[i] >> 32);
-      member[entries++] = 0;
-    }
-    member[run_start + copy] |= (uint64_t)1 << (pair[i] & 63);
+    copy = pair[i] == previous ? copy + 1 : 0; /* the same query again */
+    run_start = pair[i] >> 32 != previous >> 32 ? entries : run_start;
+    const int64_t at = run_start + copy, opens = at == entries;
+    token[at] = (int32_t)(pair[i] >> 32);
+    member[at] = (member[at] & (uint64_t)(opens - 1)) | (uint64_t)1 << (pair[i] & 63);
+    entries += opens;
+    previous = pair[i];
   }
   plan->entries[g] = (int32_t)entries;
 }
