@@ -107,10 +107,18 @@ parity:
 	$(build_now)
 	@./fewhead parity $(ARGS)
 
+# The verdict first, then what the machine can do at most and all paths by pattern, heads and instruction set.
 bench:
 	@tools/setup.sh bench
 	$(build_now)
 	@./fewhead run experiments/bench.lua $(ARGS)
+	@$(MAKE) --no-print-directory $(BUILD)/bench/peak $(BUILD)/bench/cpu
+	@$(BUILD)/bench/peak
+	@$(BUILD)/bench/cpu results/local/bench_cpu.md
+$(BUILD)/bench/%: bench/%.c $(OBJECTS)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo '  cc  $<')
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL) -ldl
 
 repl:
 	@tools/setup.sh run
@@ -118,7 +126,7 @@ repl:
 	@./fewhead repl
 
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
-C_FILES := $(wildcard lib/*.c kernels/cpu/*.c spec/c/*.c)
+C_FILES := $(wildcard lib/*.c kernels/cpu/*.c spec/c/*.c bench/*.c)
 
 lint: lint-lua lint-c lint-tidy lint-sh
 

@@ -1,0 +1,426 @@
+/*
+ * The CPU kernels timed beside OpenBLAS sgemm, every time with its distance from the oracle in the same run. Prints a report, and
+ * writes it to the file named as the only argument.
+ *
+ * Paths are timed in turn, round after round, so that a disturbance hits them alike; a path's time is its best round, the median stands
+ * beside it. The index lists are those of the last s_q rows of an 8192-token prompt: a window of 128 rows and 512 picks among the
+ * compressed rows (ratio 4) that the row can see, drawn afresh for every row (`csa`) or 90 % kept from row to row (`local`).
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fewhead.h"
+
+enum { PROMPT = 8192, RATIO = 4, WINDOW = 128, PICKS = 512, POOL = PROMPT / RATIO, GEMM = 512, MAX_ROUNDS = 32, CHECKED_ROWS = 32 };
+
+static void fail(const char *what) {
+  fprintf(stderr, "bench: %s: %s\n", what, fh_error());
+  exit(1);
+}
+#define MUST(call) do { if (call) fail(#call); } while (0)
+
+static void *must_alloc(uint64_t bytes) {
+  void *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
+  if (!p) {
+    fprintf(stderr, "bench: no memory for %llu bytes\n", (unsigned long long)bytes);
+    exit(1);
+  }
+  return p;
+}
+
+/* ---- The report: printed as it grows, kept for the file */
+static char *report;
+static size_t report_bytes, report_room;
+
+static void say(const char *format, ...) {
+  char line[1024];
+  va_list args;
+  va_start(args, format);
+  const int n = vsnprintf(line, sizeof line, format, args);
+  va_end(args);
+  fputs(line, stdout);
+  fflush(stdout);
+  if (report_bytes + (size_t)n + 1 > report_room) {
+    report_room = (report_room + (size_t)n) * 2 + 4096;
+    report = realloc(report, report_room);
+    if (!report) exit(1);
+  }
+  memcpy(report + report_bytes, line, (size_t)n + 1);
+  report_bytes += (size_t)n;
+}
+
+static void write_report(const char *path) {
+  char folder[1024], temporary[1040];
+  snprintf(folder, sizeof folder, "%s", path);
+  for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
+    *at = 0;
+    if (mkdir(folder, 0777) && errno != EEXIST) break;
+    *at = '/';
+  }
+  snprintf(temporary, sizeof temporary, "%s.tmp", path);
+  FILE *file = fopen(temporary, "w");
+  if (!file || fwrite(report, 1, report_bytes, file) != report_bytes || fclose(file) || rename(temporary, path)) {
+    fprintf(stderr, "bench: %s: %s\n", path, strerror(errno));
+    exit(1);
+  }
+  printf("written to %s\n", path);
+}
+
+/* ---- OpenBLAS, loaded at run time: the library is not needed to build, and each kernel choice gets a process of its own */
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                         float beta, float *c, int ldc);
+typedef struct blas { double gflops; char core[32]; } blas;
+
+static blas time_sgemm(int32_t threads) {
+  blas r = {0, ""};
+  void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
+  if (!lib) return r;
+  sgemm_fn sgemm;
+  char *(*core_name)(void);
+  void (*set_threads)(int);
+  *(void **)&sgemm = dlsym(lib, "cblas_sgemm");
+  *(void **)&core_name = dlsym(lib, "openblas_get_corename");
+  *(void **)&set_threads = dlsym(lib, "openblas_set_num_threads");
+  if (!sgemm || !core_name || !set_threads) return r;
+  set_threads(threads);
+  snprintf(r.core, sizeof r.core, "%s", core_name());
+  float *a = must_alloc(GEMM * GEMM * 4), *b = must_alloc(GEMM * GEMM * 4), *c = must_alloc(GEMM * GEMM * 4);
+  for (int i = 0; i < GEMM * GEMM; i++) {
+    a[i] = (float)(i % 17) / 16 - 0.5f;
+    b[i] = (float)(i % 13) / 16 - 0.375f;
+  }
+  uint64_t best = UINT64_MAX;
+  for (int i = 0; i < 200; i++) {
+    const uint64_t start = fh_time_ns();
+    sgemm(101, 111, 112, GEMM, GEMM, GEMM, 1, a, GEMM, b, GEMM, 0, c, GEMM); /* row-major, a b^T */
+    const uint64_t t = fh_time_ns() - start;
+    if (t < best) best = t;
+  }
+  r.gflops = 2.0 * GEMM * GEMM * GEMM / (double)best;
+  return r;
+}
+
+/* In a child, since OpenBLAS chooses its kernels once, when it is loaded. core NULL: by its own choice. */
+static blas sgemm_in_child(const char *core, int32_t threads) {
+  blas r = {0, ""};
+  int ends[2];
+  if (pipe(ends)) return r;
+  const pid_t child = fork();
+  if (child == 0) {
+    unsetenv("OPENBLAS_L2_SIZE");
+    if (core) setenv("OPENBLAS_CORETYPE", core, 1);
+    else unsetenv("OPENBLAS_CORETYPE");
+    r = time_sgemm(threads);
+    _exit(write(ends[1], &r, sizeof r) != sizeof r);
+  }
+  close(ends[1]);
+  if (child < 0 || read(ends[0], &r, sizeof r) != sizeof r) r = (blas){0, ""};
+  close(ends[0]);
+  if (child > 0) waitpid(child, NULL, 0);
+  return r;
+}
+
+/* ---- Cases */
+typedef struct problem {
+  fh_call call;
+  int32_t *indices, *length;
+  uint16_t *q, *kv, *out, *out_reference;
+  float *lse, *lse_reference;
+} problem;
+
+static uint32_t random_below(uint32_t n) {
+  static uint64_t position;
+  static uint32_t words[4096];
+  if (position % 4096 == 0 && fh_random_u32(1, 2, position, 4096, words)) fail("fh_random_u32");
+  return (uint32_t)((uint64_t)words[position++ % 4096] * n >> 32);
+}
+
+static void fill_normal(fh_device *device, uint16_t *data, int64_t n, uint64_t stream) {
+  fh_buffer *buffer = NULL;
+  fh_view *view = NULL;
+  MUST(fh_buffer_wrap(device, data, (uint64_t)n * 2, &buffer));
+  MUST(fh_view_create(buffer, FH_BF16, 1, &n, NULL, 0, &view));
+  MUST(fh_view_random(view, FH_NORMAL, 1, stream, 0, 1));
+  fh_view_free(&view);
+  fh_buffer_free(&buffer);
+}
+
+static void make_lists(problem *p, int64_t s_q, double keep) {
+  const int64_t topk = PICKS + WINDOW;
+  uint8_t taken[POOL];
+  p->indices = must_alloc((uint64_t)(s_q * topk) * 4);
+  p->length = must_alloc((uint64_t)s_q * 4);
+  for (int64_t s = 0; s < s_q; s++) {
+    const int64_t position = PROMPT - s_q + s;
+    const int32_t visible = (int32_t)((position + 1) / RATIO), picks = visible < PICKS ? visible : PICKS;
+    const int32_t window = (int32_t)(position + 1 < WINDOW ? position + 1 : WINDOW);
+    int32_t *list = p->indices + s * topk, n = 0;
+    memset(taken, 0, sizeof taken);
+    if (s)
+      for (int32_t j = 0; j < picks && n < picks; j++) {
+        const int32_t before = list[j - topk];
+        if (before < 0 || before >= visible || random_below(1000) >= keep * 1000) continue;
+        taken[before] = 1;
+        list[n++] = before;
+      }
+    while (n < picks) {
+      const int32_t pick = (int32_t)random_below((uint32_t)visible);
+      if (taken[pick]) continue;
+      taken[pick] = 1;
+      list[n++] = pick;
+    }
+    for (int32_t j = 0; j < window; j++) list[n++] = (int32_t)(POOL + position - window + 1 + j);
+    p->length[s] = n;
+    while (n < topk) list[n++] = -1;
+  }
+}
+
+static problem make_problem(fh_device *device, int64_t s_q, int32_t h_q, int32_t d_qk, double keep) {
+  problem p = {0};
+  const int64_t s_kv = POOL + PROMPT, rows = s_q * h_q;
+  make_lists(&p, s_q, keep);
+  fh_call_init(&p.call, s_q, s_kv, h_q, d_qk, PICKS + WINDOW);
+  p.q = must_alloc((uint64_t)(rows * d_qk) * 2);
+  p.kv = must_alloc((uint64_t)(s_kv * d_qk) * 2);
+  p.out = must_alloc((uint64_t)rows * 512 * 2);
+  p.out_reference = must_alloc((uint64_t)rows * 512 * 2);
+  p.lse = must_alloc((uint64_t)rows * 4);
+  p.lse_reference = must_alloc((uint64_t)rows * 4);
+  fill_normal(device, p.q, rows * d_qk, 10);
+  fill_normal(device, p.kv, s_kv * d_qk, 11);
+  p.call.q = p.q;
+  p.call.kv = p.kv;
+  p.call.indices = p.indices;
+  p.call.topk_length = p.length;
+  p.call.out = p.out;
+  p.call.lse = p.lse;
+  return p;
+}
+
+static void free_problem(problem *p) {
+  free(p->indices);
+  free(p->length);
+  free(p->q);
+  free(p->kv);
+  free(p->out);
+  free(p->out_reference);
+  free(p->lse);
+  free(p->lse_reference);
+}
+
+static float to_float(uint16_t h) {
+  const union { uint32_t u; float f; } v = {(uint32_t)h << 16};
+  return v.f;
+}
+
+/* The oracle on CHECKED_ROWS rows spread over the call. */
+static void run_reference(fh_device *device, const problem *p, int64_t step) {
+  fh_call call = p->call;
+  int32_t length[CHECKED_ROWS];
+  call.path = FH_REFERENCE;
+  call.s_q = (p->call.s_q + step - 1) / step;
+  for (int64_t s = 0; s < call.s_q; s++) length[s] = p->length[s * step];
+  call.topk_length = length;
+  call.q_stride_s *= step;
+  call.indices_stride *= step;
+  call.out_stride_s *= step;
+  call.lse_stride *= step;
+  call.out = p->out_reference;
+  call.lse = p->lse_reference;
+  MUST(fh_workspace_bytes(device, &call, &call.workspace_bytes));
+  call.workspace = must_alloc(call.workspace_bytes);
+  MUST(fh_sparse_fwd(device, &call));
+  free(call.workspace);
+}
+
+typedef struct distance { double cosine, out, lse; } distance;
+
+static distance compare(const problem *p, int64_t step) {
+  distance d = {0, 0, 0};
+  double product = 0, squares = 0;
+  for (int64_t s = 0; s < p->call.s_q; s += step)
+    for (int32_t h = 0; h < p->call.h_q; h++) {
+      const int64_t row = s * p->call.h_q + h;
+      d.lse = fmax(d.lse, fabs((double)p->lse[row] - (double)p->lse_reference[row]));
+      for (int c = 0; c < 512; c++) {
+        const double a = (double)to_float(p->out[row * 512 + c]), b = (double)to_float(p->out_reference[row * 512 + c]);
+        d.out = fmax(d.out, fabs(a - b));
+        product += a * b;
+        squares += a * a + b * b;
+      }
+    }
+  d.cosine = 1 - 2 * product / squares;
+  return d;
+}
+
+/* ---- Timing */
+typedef struct arm {
+  int32_t path;
+  double best_ms, median_ms, plan_ms;
+  fh_counters work;
+  distance off;
+} arm;
+
+static int by_value(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double now_ms(void) { return (double)fh_time_ns() * 1e-6; }
+
+static void time_arms(fh_device *device, problem *p, arm *arms, int count, int rounds) {
+  double ms[8][MAX_ROUNDS];
+  const int64_t step = (p->call.s_q + CHECKED_ROWS - 1) / CHECKED_ROWS;
+  run_reference(device, p, step);
+  fh_plan plan = {.struct_size = sizeof plan};
+  void *memory[8] = {NULL};
+  for (int i = 0; i < count; i++) {
+    p->call.path = arms[i].path;
+    p->call.plan = NULL;
+    if (arms[i].path == FH_PACKED) {
+      uint64_t bytes;
+      MUST(fh_plan_bytes(device, &p->call, &bytes));
+      memory[7] = must_alloc(bytes);
+      for (int round = 0; round < 3; round++) {
+        const double start = now_ms();
+        MUST(fh_plan_build(device, &p->call, memory[7], bytes, &plan));
+        const double t = now_ms() - start;
+        if (round == 0 || t < arms[i].plan_ms) arms[i].plan_ms = t;
+      }
+      p->call.plan = &plan;
+    }
+    MUST(fh_workspace_bytes(device, &p->call, &p->call.workspace_bytes));
+    memory[i] = must_alloc(p->call.workspace_bytes);
+  }
+  for (int round = -1; round < rounds; round++)
+    for (int n = 0; n < count; n++) {
+      const int i = round % 2 ? n : count - 1 - n; /* back and forth */
+      fh_counters work = {.struct_size = sizeof work};
+      p->call.path = arms[i].path;
+      p->call.plan = arms[i].path == FH_PACKED ? &plan : NULL;
+      p->call.workspace = memory[i];
+      MUST(fh_workspace_bytes(device, &p->call, &p->call.workspace_bytes));
+      p->call.counters = &work;
+      memset(p->out, 0xff, (size_t)(p->call.s_q * p->call.h_q) * 1024);
+      const double start = now_ms();
+      MUST(fh_sparse_fwd(device, &p->call));
+      const double t = now_ms() - start;
+      arms[i].work = work;
+      arms[i].off = compare(p, step);
+      if (round >= 0) ms[i][round] = t;
+    }
+  p->call.counters = NULL;
+  for (int i = 0; i < count; i++) {
+    qsort(ms[i], (size_t)rounds, sizeof **ms, by_value);
+    arms[i].best_ms = ms[i][0];
+    arms[i].median_ms = ms[i][rounds / 2];
+    free(memory[i]);
+  }
+  free(memory[7]);
+}
+
+static const char *const table_head =
+    "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / this | cos diff | out max abs | lse max abs |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+
+static void show_arms(const char *name, const char *isa, const arm *arms, int count, double sgemm) {
+  for (int i = 0; i < count; i++) {
+    const arm *a = &arms[i];
+    const double executed = (double)a->work.executed_flops / a->best_ms * 1e-6;
+    say("| %s | %s | %s | %.2f | %.2f | %.1f | %.1f | %s%.2f | %.2f | %.1e | %.1e | %.1e |\n", name, fh_path_name(a->path), isa, a->best_ms,
+        a->median_ms, (double)a->work.useful_flops / a->best_ms * 1e-6, executed, sgemm > 0 ? "" : "no sgemm, ",
+        sgemm > 0 ? executed / sgemm : 0, arms[0].path == FH_PADDED ? arms[0].best_ms / a->best_ms : 0, a->off.cosine, a->off.out, a->off.lse);
+  }
+}
+
+static fh_device *open_cpu(int32_t isa) {
+  fh_device *device = NULL;
+  const fh_device_options options = {.struct_size = sizeof options, .isa = isa};
+  MUST(fh_device_open("cpu", &options, &device));
+  return device;
+}
+
+static const char *isa_name(int32_t isa) {
+  static const char *const names[] = {"best", "generic", "avx2", "avx512", "avx512_bf16"};
+  return names[isa];
+}
+
+int main(int argc, char **argv) {
+  fh_device *device = open_cpu(FH_ISA_BEST);
+  fh_device_info info = {.struct_size = sizeof info};
+  MUST(fh_device_get_info(device, &info));
+  char date[32];
+  const time_t now = time(NULL);
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+  say("# CPU kernels\n\ncommand: make bench\nlibrary: %s\ndevice: %s, %d threads\ndate: %s\n\n", fh_build_info(), info.name,
+      (int)info.threads, date);
+
+  blas best = sgemm_in_child(NULL, info.threads);
+  if (best.gflops > 0) {
+    say("OpenBLAS sgemm, 512 x 512 x 512, %d threads, best of 200: %.1f GFLOP/s with the kernels of its own choice (%s)", (int)info.threads,
+        best.gflops, best.core);
+    const char *const cores[] = {"Haswell", "SkylakeX", "Cooperlake"};
+    const int known = info.isa >= FH_ISA_AVX512 ? (info.isa == FH_ISA_AVX512_BF16 ? 3 : 2) : info.isa == FH_ISA_AVX2 ? 1 : 0;
+    for (int i = 0; i < known; i++) {
+      const blas other = sgemm_in_child(cores[i], info.threads);
+      say(", %.1f (%s)", other.gflops, other.core);
+      if (other.gflops > best.gflops) best = other;
+    }
+    say(". Compared with: %.1f.\n\n", best.gflops);
+  } else {
+    say("OpenBLAS is not installed (libopenblas.so.0, Debian package libopenblas0): no comparison with sgemm.\n\n");
+  }
+
+  say("h_q 8, d 512, topk 640 (128-row window and 512 picks); packed: plan built once, its time apart.\n\n%s", table_head);
+  static const struct { const char *name; double keep; int64_t s_q; int rounds; } cases[] = {
+      {"csa, s_q 2048", 0, 2048, 5}, {"local, s_q 2048", 0.9, 2048, 5}, {"csa, s_q 64", 0, 64, 15}, {"local, s_q 64", 0.9, 64, 15}};
+  double plan_ms[4];
+  for (int i = 0; i < 4; i++) {
+    problem p = make_problem(device, cases[i].s_q, 8, 512, cases[i].keep);
+    arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
+    time_arms(device, &p, arms, 3, cases[i].rounds);
+    show_arms(cases[i].name, isa_name(info.isa), arms, 3, best.gflops);
+    plan_ms[i] = arms[2].plan_ms;
+    free_problem(&p);
+  }
+  say("\nplan, ms: csa 2048 %.2f, local 2048 %.2f, csa 64 %.2f, local 64 %.2f\n", plan_ms[0], plan_ms[1], plan_ms[2], plan_ms[3]);
+
+  say("\nHead counts and d_qk 576; local, s_q 128.\n\n%s", table_head);
+  static const struct { int32_t h_q, d_qk; } shapes[] = {{1, 512}, {2, 512}, {4, 512}, {8, 576}, {12, 512}, {16, 512}, {20, 512},
+                                                          {32, 512}, {48, 512}, {64, 512}, {128, 576}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "h_q %d, d_qk %d", (int)shapes[i].h_q, (int)shapes[i].d_qk);
+    problem p = make_problem(device, 128, shapes[i].h_q, shapes[i].d_qk, 0.9);
+    arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
+    time_arms(device, &p, arms, 3, 5);
+    show_arms(name, isa_name(info.isa), arms, 3, best.gflops);
+    free_problem(&p);
+  }
+  fh_device_close(&device);
+
+  say("\nInstruction sets; h_q 8, local, s_q 128.\n\n%s", table_head);
+  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AVX512_BF16; isa++) {
+    const fh_device_options options = {.struct_size = sizeof options, .isa = isa};
+    if (fh_device_open("cpu", &options, &device)) continue; /* not on this CPU */
+    problem p = make_problem(device, 128, 8, 512, 0.9);
+    arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
+    time_arms(device, &p, arms, 3, 5);
+    show_arms("h_q 8", isa_name(isa), arms, 3, best.gflops);
+    free_problem(&p);
+    fh_device_close(&device);
+  }
+  say("\n");
+  if (argc > 1) write_report(argv[1]);
+  free(report);
+  return 0;
+}
