@@ -335,8 +335,26 @@ static fh_status choose(fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
   fh_work work = {.struct_size = sizeof work, .rows = call->s_q, .h_q = call->h_q, .h_pad = call->h_pad, .d_qk = call->d_qk,
                   .d_v = call->d_v};
-  if (may_pack(call)) {
+  double cost_us[FH_PATHS];
+  if (!call->policy) {
+    checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
+    fhk_cpu_policy(device->cpu, &checked->policy);
+    call->policy = &checked->policy;
+  }
+  const int pack = may_pack(call);
+  if (!pack || !call->plan) {
+    counting c = {.call = call};
+    fhk_cpu_parallel(device->cpu, (call->s_q - 1) / COUNT_ROWS + 1, count_rows, &c);
+    work.keys = c.keys;
+  }
+  if (pack) {
+    work.group = call->group;
+    work.groups = (call->s_q + call->group - 1) / call->group;
     if (!call->plan) {
+      /* At best all lists of a group are one list. Where packing would lose even then, its plan is not built. */
+      work.entries = (work.keys + call->group - 1) / call->group;
+      const fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
+      if (status || call->path != FH_PACKED) return status;
       const uint64_t bytes = plan_bytes(device, call);
       checked->plan.struct_size = sizeof checked->plan;
       fhk_cpu_plan_build(device->cpu, call, call->workspace, &checked->plan);
@@ -344,21 +362,10 @@ static fh_status choose(fh_device *device, fh_checked *checked) {
       call->workspace = (unsigned char *)call->workspace + bytes;
       call->workspace_bytes -= bytes;
     }
-    work.group = call->group;
-    work.groups = call->plan->groups;
+    work.keys = work.entries = 0;
     for (int64_t g = 0; g < call->plan->groups; g++) work.entries += call->plan->entries[g];
     for (int64_t s = 0; s < call->s_q; s++) work.keys += call->plan->keys[s];
-  } else {
-    counting c = {.call = call};
-    fhk_cpu_parallel(device->cpu, (call->s_q - 1) / COUNT_ROWS + 1, count_rows, &c);
-    work.keys = c.keys;
   }
-  if (!call->policy) {
-    checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
-    fhk_cpu_policy(device->cpu, &checked->policy);
-    call->policy = &checked->policy;
-  }
-  double cost_us[FH_PATHS];
   return fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
 }
 
