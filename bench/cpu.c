@@ -1,10 +1,11 @@
 /*
- * The CPU kernels timed beside OpenBLAS sgemm, every time with its distance from the oracle in the same run. Prints a report, and
- * writes it to the file named as the only argument.
+ * The CPU kernels timed beside OpenBLAS sgemm, every time with its distance from the oracle in the same run. Prints a report,
+ * and writes it to the file named as the only argument.
  *
- * Paths are timed in turn, round after round, so that a disturbance hits them alike; a path's time is its best round, the median stands
- * beside it. The index lists are those of the last s_q rows of an 8192-token prompt: a window of 128 rows and 512 picks among the
- * compressed rows (ratio 4) that the row can see, drawn afresh for every row (`csa`) or 90 % kept from row to row (`local`).
+ * Paths are timed in turn, round after round, so that a disturbance hits them alike; a path's time is its best round, the
+ * median stands beside it. The index lists are those of the last s_q rows of an 8192-token prompt: a window of 128 rows and 512
+ * picks among the compressed rows (ratio 4) that the row can see, drawn afresh for every row (`csa`) or 90 % kept from row to
+ * row (`local`).
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,7 +21,8 @@
 
 #include "fewhead.h"
 
-enum { PROMPT = 8192, RATIO = 4, WINDOW = 128, PICKS = 512, POOL = PROMPT / RATIO, GEMM = 512, MAX_ROUNDS = 32, CHECKED_ROWS = 32 };
+enum { PROMPT = 8192, RATIO = 4, WINDOW = 128, PICKS = 512, POOL = PROMPT / RATIO };
+enum { GEMM = 512, MAX_ROUNDS = 32, CHECKED_ROWS = 32 };
 
 static void fail(const char *what) {
   fprintf(stderr, "bench: %s: %s\n", what, fh_error());
@@ -76,8 +78,8 @@ static void write_report(const char *path) {
 }
 
 /* ---- OpenBLAS, loaded at run time: the library is not needed to build, and each kernel choice gets a process of its own */
-typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                         float beta, float *c, int ldc);
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
+                         int ldb, float beta, float *c, int ldc);
 typedef struct blas { double gflops; char core[32]; } blas;
 
 static blas time_sgemm(int32_t threads) {
@@ -329,16 +331,19 @@ static void time_arms(fh_device *device, problem *p, arm *arms, int count, int r
 }
 
 static const char *const table_head =
-    "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / this | cos diff | out max abs | lse max abs |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+    "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / this |"
+    " cos diff | out max abs | lse max abs |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 
+/* The first arm is padded. */
 static void show_arms(const char *name, const char *isa, const arm *arms, int count, double sgemm) {
   for (int i = 0; i < count; i++) {
     const arm *a = &arms[i];
-    const double executed = (double)a->work.executed_flops / a->best_ms * 1e-6;
-    say("| %s | %s | %s | %.2f | %.2f | %.1f | %.1f | %s%.2f | %.2f | %.1e | %.1e | %.1e |\n", name, fh_path_name(a->path), isa, a->best_ms,
-        a->median_ms, (double)a->work.useful_flops / a->best_ms * 1e-6, executed, sgemm > 0 ? "" : "no sgemm, ",
-        sgemm > 0 ? executed / sgemm : 0, arms[0].path == FH_PADDED ? arms[0].best_ms / a->best_ms : 0, a->off.cosine, a->off.out, a->off.lse);
+    const double per_ms = 1e-6 / a->best_ms, executed = (double)a->work.executed_flops * per_ms;
+    char ratio[16] = "-"; /* no sgemm here */
+    if (sgemm > 0) snprintf(ratio, sizeof ratio, "%.2f", executed / sgemm);
+    say("| %s | %s | %s | %.2f | %.2f | %.1f | %.1f | %s | %.2f |", name, fh_path_name(a->path), isa, a->best_ms, a->median_ms,
+        (double)a->work.useful_flops * per_ms, executed, ratio, arms[0].best_ms / a->best_ms);
+    say(" %.1e | %.1e | %.1e |\n", a->off.cosine, a->off.out, a->off.lse);
   }
 }
 
@@ -366,8 +371,8 @@ int main(int argc, char **argv) {
 
   blas best = sgemm_in_child(NULL, info.threads);
   if (best.gflops > 0) {
-    say("OpenBLAS sgemm, 512 x 512 x 512, %d threads, best of 200: %.1f GFLOP/s with the kernels of its own choice (%s)", (int)info.threads,
-        best.gflops, best.core);
+    say("OpenBLAS sgemm, 512 x 512 x 512, %d threads, best of 200: %.1f GFLOP/s with the kernels of its own choice (%s)",
+        (int)info.threads, best.gflops, best.core);
     const char *const cores[] = {"Haswell", "SkylakeX", "Cooperlake"};
     const int known = info.isa >= FH_ISA_AVX512 ? (info.isa == FH_ISA_AVX512_BF16 ? 3 : 2) : info.isa == FH_ISA_AVX2 ? 1 : 0;
     for (int i = 0; i < known; i++) {
@@ -382,7 +387,8 @@ int main(int argc, char **argv) {
 
   say("h_q 8, d 512, topk 640 (128-row window and 512 picks); packed: plan built once, its time apart.\n\n%s", table_head);
   static const struct { const char *name; double keep; int64_t s_q; int rounds; } cases[] = {
-      {"csa, s_q 2048", 0, 2048, 5}, {"local, s_q 2048", 0.9, 2048, 5}, {"csa, s_q 64", 0, 64, 15}, {"local, s_q 64", 0.9, 64, 15}};
+      {"csa, s_q 2048", 0, 2048, 5}, {"local, s_q 2048", 0.9, 2048, 5},
+      {"csa, s_q 64", 0, 64, 15}, {"local, s_q 64", 0.9, 64, 15}};
   double plan_ms[4];
   for (int i = 0; i < 4; i++) {
     problem p = make_problem(device, cases[i].s_q, 8, 512, cases[i].keep);

@@ -1,6 +1,6 @@
 /*
- * What this CPU's multiply-adds and bf16 dot products can do at most: independent chains in registers, one thread. The roof that the
- * CPU kernels are measured against.
+ * What this CPU's multiply-adds and bf16 dot products can do at most: independent chains in registers, one thread. The roof
+ * that the CPU kernels are measured against.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -50,6 +50,7 @@ int main(void) {
   if (isa >= FH_ISA_AVX512) show("vfmadd231ps zmm", fma512, 32);
   if (isa >= FH_ISA_AVX512_BF16) show("vdpbf16ps zmm", dot512, 64);
 #endif
-  printf("\ninstruction set of this CPU: %s; fastest for the kernels: %s\n", fhk_cpu_isa_name(isa), fhk_cpu_isa_name(fhk_cpu_fastest_isa()));
+  printf("\ninstruction set of this CPU: %s; fastest for the kernels: %s\n\n", fhk_cpu_isa_name(isa),
+         fhk_cpu_isa_name(fhk_cpu_fastest_isa()));
   return 0;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The attention of `make bench` written with PyTorch on the CPU: a measuring aid, nothing depends on it.
 
-h_q 8, d 512, topk 640: the last s_q rows of an 8192-token prompt, a window of 128 rows and 512 picks among the 2048 compressed rows,
-drawn afresh for every row (csa). Formulations, each in fp32 and bf16:
+h_q 8, d 512, topk 640: the last s_q rows of an 8192-token prompt, a window of 128 rows and 512 picks among the 2048 compressed
+rows, drawn afresh for every row (csa). Formulations, each in fp32 and bf16:
 
   gather  the listed KV rows of some queries at a time, two batched matrix products around a softmax in fp32
   dense   all KV rows, a mask that adds -inf where a row is not listed, scaled_dot_product_attention
@@ -42,11 +42,11 @@ def gather(q, kv, lists, scale, chunk):
 
 def dense(q, kv, mask, scale, chunk):
     out = torch.empty_like(q)
-    k = kv.view(1, 1, -1, D)
+    k = kv.view(1, 1, -1, D).expand(1, HEADS, -1, D)
     for a in range(0, q.shape[0], chunk):
         part = q[a : a + chunk].transpose(0, 1).unsqueeze(0)
         m = mask[a : a + chunk].view(1, 1, part.shape[2], -1)
-        r = torch.nn.functional.scaled_dot_product_attention(part, k.expand(1, HEADS, -1, D), k.expand(1, HEADS, -1, D), m, scale=scale)
+        r = torch.nn.functional.scaled_dot_product_attention(part, k, k, m, scale=scale)
         out[a : a + chunk] = r[0].transpose(0, 1)
     return out
 
@@ -76,7 +76,8 @@ def main():
     print(f"fp32 matrix product 512 x 512 x 512: {2 * 512**3 / best * 1e-6:.1f} GFLOP/s\n")
     kv64 = torch.randn(POOL + PROMPT, D, generator=generator, dtype=torch.float32).bfloat16().double()
     scale = D**-0.5
-    print("| s_q | formulation | rows at once | best ms | median ms | n | useful GFLOP/s | cos diff |\n|---|---|---|---|---|---|---|---|")
+    print("| s_q | formulation | rows at once | best ms | median ms | n | useful GFLOP/s | cos diff |")
+    print("|---|---|---|---|---|---|---|---|")
     with torch.inference_mode():
         for s_q in (int(x) for x in args.s_q.split(",")):
             lists = make_lists(s_q, generator)
@@ -88,14 +89,15 @@ def main():
                 q, kv = q64.to(dtype), kv64.to(dtype)
                 mask = torch.full((s_q, kv.shape[0]), float("-inf"), dtype=dtype)
                 mask.scatter_(1, lists, 0)
-                runs = [("gather", c, lambda c=c: gather(q, kv, lists, scale, c)) for c in (8, 32, 128) if c <= s_q]
+                runs = [("gather", c, lambda c=c: gather(q, kv, lists, scale, c)) for c in (2, 4, 8, 32) if c <= s_q]
                 runs += [("dense", c, lambda c=c: dense(q, kv, mask, scale, c)) for c in (64, 512) if c <= s_q]
                 for name, chunk, run in runs:
                     best, median, n = timed(run, args.seconds)
                     got = run()[checked].double()
                     cos = 1 - 2 * (got * want).sum() / ((got**2).sum() + (want**2).sum())
-                    kind = str(dtype).replace("torch.", "")
-                    print(f"| {s_q} | {name} {kind} | {chunk} | {best:.1f} | {median:.1f} | {n} | {gflop / best * 1e3:.1f} | {cos:.1e} |", flush=True)
+                    rate = f"{gflop / best * 1e3:.1f}"
+                    row = [s_q, f"{name} {dtype}", chunk, f"{best:.1f}", f"{median:.1f}", n, rate, f"{cos:.1e}"]
+                    print("|", " | ".join(map(str, row)), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ void fhk_cpu_run(fhk_cpu *cpu, const fh_call *call, fh_counters *counters) {
   counters->bytes += work.bytes;
 }
 
-/* Costs of one thread in microseconds, fitted to h_q 1 .. 24 and padded 64 at topk 640 on a Xeon of 2.9 GHz; more threads share them.
- * Packed multiplies what gather multiplies, for its plan besides, while fh_work_gflop counts every row of a group for every entry: it is
- * taken only where lists are so much alike that even so it costs no more. */
+/* Costs of one thread in microseconds, fitted to h_q 1 .. 24 and padded 64 at topk 640 on a Xeon of 2.9 GHz; more threads share
+ * them. Packed multiplies what gather multiplies, for its plan besides, while fh_work_gflop counts every row of a group for
+ * every entry: it is taken only where lists are so much alike that even so it costs no more. */
 typedef struct measured { double row, padded_gflop, gather_gflop; } measured;
 static const measured costs[] = {
     [FH_ISA_GENERIC] = {15, 40000, 40400},

@@ -13,18 +13,18 @@ typedef struct fhk_cpu fhk_cpu;
 
 /* The best fh_isa this CPU has (compiled in as well), never FH_ISA_BEST. */
 int32_t fhk_cpu_best_isa(void);
-/* What FH_ISA_BEST stands for: the fastest of those this CPU has. Not always the best: bf16 dot products are slower than multiply-adds
- * on some CPUs, so where they exist both are timed, once a process. */
+/* What FH_ISA_BEST stands for: the fastest of those this CPU has. Not always the best: bf16 dot products are slower than
+ * multiply-adds on some CPUs, so where they exist both are timed, once a process. */
 int32_t fhk_cpu_fastest_isa(void);
 /* "generic", "avx2", "avx512", "avx512_bf16"; NULL for another number. */
 const char *fhk_cpu_isa_name(int32_t isa);
 
-/* threads >= 1 (the caller of a run counts as one of them); isa one that this CPU has. NULL when memory or threads are refused. */
+/* threads >= 1 (the caller of a run is one of them); isa one that this CPU has. NULL when memory or threads are refused. */
 fhk_cpu *fhk_cpu_create(int32_t threads, int32_t isa);
 void fhk_cpu_destroy(fhk_cpu *cpu);
 
-/* Run fn(arg, item, thread) for item 0 .. items - 1, dealt dynamically; returns when all are done. thread is 0 .. threads - 1 and no two
- * items run at once on one thread number. Calls from several threads take turns; fn must not call it again. */
+/* Run fn(arg, item, thread) for item 0 .. items - 1, dealt dynamically; returns when all are done. thread is 0 .. threads - 1
+ * and no two items run at once on one thread number. Calls from several threads take turns; fn must not call it again. */
 void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg);
 
 /* Workspace of one path, bytes, a multiple of 64; packed without a plan includes the plan's memory. */

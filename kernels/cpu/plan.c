@@ -1,9 +1,9 @@
 /*
  * The plan builder: for each group of neighbouring queries the union of their lists and, per entry, who chose it (fh_plan).
  *
- * Each group's valid (KV row, query) pairs are collected query by query, sorted by KV row with a stable radix sort, and merged: in a
- * run of equal rows the k-th pair of a query joins the k-th copy. The cost is proportional to the pairs and does not depend on s_kv:
- * the sort takes one pass for each 11 bits of the group's largest row.
+ * Each group's valid (KV row, query) pairs are collected query by query, sorted by KV row with a stable radix sort, and merged:
+ * in a run of equal rows the k-th pair of a query joins the k-th copy. The cost is proportional to the pairs and does not
+ * depend on s_kv: the sort takes one pass for each 11 bits of the group's largest row.
  */
 #include "cpu/back_end.h"
 
@@ -40,8 +40,8 @@ static plan_layout layout_of(const fhk_cpu *cpu, const fh_call *call) {
   return at;
 }
 
-/* Stable sort of n words by their upper halves, none of which exceeds `max`; `spare` holds n words too. Returns whichever of the two
- * holds the result. */
+/* Stable sort of n words by their upper halves, none of which exceeds `max`; `spare` holds n words too. Returns whichever of
+ * the two holds the result. */
 static uint64_t *sort_by_upper_half(uint64_t *words, uint64_t *spare, int64_t n, uint32_t max) {
   int bits = 0;
   while (bits < 32 && max >> bits) bits++;

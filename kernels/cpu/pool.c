@@ -1,9 +1,9 @@
 /*
  * The pool of threads behind a CPU device, and the instruction sets it may use.
  *
- * Items are dealt one at a time from a shared counter, so a thread that is slow or was descheduled holds up one item, not a share.
- * The thread that calls works too, as number 0. Nothing here depends on which thread took which item, and no kernel does either:
- * results are the same for every number of threads.
+ * Items are dealt one at a time from a shared counter, so a thread that is slow or was descheduled holds up one item, not a
+ * share. The thread that calls works too, as number 0. Nothing here depends on which thread took which item, and no kernel does
+ * either: results are the same for every number of threads.
  */
 #include <pthread.h>
 #include <signal.h>

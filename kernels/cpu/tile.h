@@ -1,9 +1,10 @@
 /*
  * One query's attention, block by block: the kernel behind padded, gather and packed.
  *
- * A tile holds the heads of one query as rows, their running softmax and their output so far. KV rows are handed to it one after the
- * other, in any order and as often as they count; every TILE_KEYS of them make a block, which the instruction set's fhk_tile_ops
- * computes. Packed keeps several tiles going at once, so that a KV row that came into the cache serves the neighbours too.
+ * A tile holds the heads of one query as rows, their running softmax and their output so far. KV rows are handed to it one
+ * after the other, in any order and as often as they count; every TILE_KEYS of them make a block, which the instruction set's
+ * fhk_tile_ops computes. Packed keeps several tiles going at once, so that a KV row that came into the cache serves the
+ * neighbours too.
  */
 #ifndef FEWHEAD_KERNELS_CPU_TILE_H
 #define FEWHEAD_KERNELS_CPU_TILE_H

@@ -1,6 +1,7 @@
 /*
- * Tiles with bf16 dot products, and whether they pay: vdpbf16ps does the work of two multiply-adds, but on some cores (Emerald Rapids,
- * measured) one starts every other cycle, where multiply-adds start at two a cycle. Then plain AVX-512 is twice as fast.
+ * Tiles with bf16 dot products, and whether they pay: vdpbf16ps does the work of two multiply-adds, but on some cores (Emerald
+ * Rapids, measured) one starts every other cycle, where multiply-adds start at two a cycle. Then plain AVX-512 is twice as
+ * fast.
  */
 #include <time.h>
 
@@ -34,5 +35,5 @@ int32_t fhk_tile_dot_pays(void) {
     if (d < dot) dot = d;
     if (f < fma) fma = f;
   }
-  return dot < fma + fma / 2; /* twice the work in less than one and a half times the time; where it does not pay, it takes four times */
+  return dot < fma + fma / 2; /* twice the work in less than 1.5 times the time; where dot products do not pay, it is 4 times */
 }

@@ -1,8 +1,8 @@
 /*
  * The inner loops of a tile for one instruction set; a tile_<isa>.c defines TILE_OPS, the name of its table, and includes this.
  *
- * Both products keep up to 24 sums in registers and run one broadcast or loaded operand against the others; nothing is transposed but
- * q, once a tile.
+ * Both products keep up to 24 sums in registers and run one broadcast or loaded operand against the others; nothing is
+ * transposed but q, once a tile.
  *
  *   many rows   a KV row is prepared once and serves all rows.
  *               s[key][row] = sum over d of kv[key][d] * q[d][row]: rows in lanes, kv broadcast
@@ -13,9 +13,9 @@
  *
  * In s the rows of a key lie side by side, so maxima and sums over keys need no work across lanes.
  *
- * With TILE_DOT, s comes from bf16 dot products, which take pairs of neighbouring columns as they are. Their products are exact and
- * summed in fp32. For o, the weights would have to be rounded to bf16, which costs more than FlashMLA's tolerances allow where outputs
- * are small against the values they come from; o always takes fp32 weights.
+ * With TILE_DOT, s comes from bf16 dot products, which take pairs of neighbouring columns as they are. Their products are exact
+ * and summed in fp32. For o, the weights would have to be rounded to bf16, which costs more than FlashMLA's tolerances allow
+ * where outputs are small against the values they come from; o always takes fp32 weights.
  */
 #include "cpu/tile.h"
 #include "cpu/vec.h"
@@ -76,7 +76,8 @@ static void pack_few(tile *t, const uint16_t *const *q) {
 }
 
 /* `rows` rows of q against VL / rows keys. */
-INLINE void logits_few_block(const int rows, const float *q, const uint16_t *const *kv, int32_t d_qk, float *s, int32_t s_stride) {
+INLINE void logits_few_block(const int rows, const float *q, const uint16_t *const *kv, int32_t d_qk, float *s,
+                             int32_t s_stride) {
   const int keys = VL / rows;
   vf sum[VL];
   UNROLL for (int i = 0; i < VL; i++) sum[i] = vset1(0);
@@ -127,8 +128,8 @@ static uint64_t logits_few(tile *t) {
 
 /* ---- Logits of many rows --------------------------------------------------------------------------------------------------- */
 
-/* Columns whose products are summed before they join the total: keeps the rounding of 512 additions near that of 64, and what all keys
- * of the block run over of q in the first-level cache. Divides 512 and 576. */
+/* Columns whose products are summed before they join the total: keeps the rounding of 512 additions near that of 64, and what
+ * all keys of the block run over of q in the first-level cache. Divides 512 and 576. */
 enum { STRETCH = 64 };
 
 /* Panel after panel of up to PANEL_VECTORS vectors of rows; in a panel [chunk][half][VL columns or pairs][lane]. */

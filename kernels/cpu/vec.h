@@ -1,10 +1,10 @@
 /*
- * The few vector operations that the tile kernels need, for the instruction set that the including file is compiled for: AVX-512, AVX2
- * with FMA, or four lanes of whatever the compiler makes of them.
+ * The few vector operations that the tile kernels need, for the instruction set that the including file is compiled for:
+ * AVX-512, AVX2 with FMA, or four lanes of whatever the compiler makes of them.
  *
- * bf16 rows are widened without a shuffle: of 2 VL neighbouring elements the even ones become one vector (shift left by 16) and the odd
- * ones another (clear the lower half). Everything inside the kernels is kept in that order, evens before odds in each chunk of 2 VL,
- * and two such vectors are put back together when the result is stored (vnarrow).
+ * bf16 rows are widened without a shuffle: of 2 VL neighbouring elements the even ones become one vector (shift left by 16) and
+ * the odd ones another (clear the lower half). Everything inside the kernels is kept in that order, evens before odds in each
+ * chunk of 2 VL, and two such vectors are put back together when the result is stored (vnarrow).
  */
 #ifndef FEWHEAD_KERNELS_CPU_VEC_H
 #define FEWHEAD_KERNELS_CPU_VEC_H
@@ -134,8 +134,8 @@ INLINE vi vround_bf16(vf v) {
 INLINE vi vnarrow(vf even, vf odd) { return vround_bf16(even) >> 16 | (vround_bf16(odd) & 0xffff0000u); }
 #endif
 
-/* 2^y for y <= 0, within 3e-7 relative down to y = -126, towards 0 below and 0 from -200 on; 1 at 0, NaN for NaN. The polynomial has
- * the least relative error, 1.1e-7, among those of degree 5 on [-1/2, 1/2] that are 1 at 0. */
+/* 2^y for y <= 0, within 3e-7 relative down to y = -126, towards 0 below and 0 from -200 on; 1 at 0, NaN for NaN. The
+ * polynomial has the least relative error, 1.1e-7, among those of degree 5 on [-1/2, 1/2] that are 1 at 0. */
 INLINE vf vexp2(vf y) {
   y = vmax(vset1(-200.0f), y); /* a NaN in the second place stays */
   const vf n = vround(y), f = vsub(y, n);

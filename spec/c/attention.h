@@ -60,7 +60,8 @@ static inline void *must_alloc(uint64_t bytes) {
   return p;
 }
 
-static inline attention make_attention(int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk, int features, uint64_t seed) {
+static inline attention make_attention(int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk, int features,
+                                       uint64_t seed) {
   stream r = {seed, 0};
   attention a = {0};
   const int odd = (features & ODD) != 0;
@@ -88,8 +89,10 @@ static inline attention make_attention(int64_t s_q, int64_t s_kv, int32_t h_q, i
     c->q_stride_s = -c->q_stride_s;
   }
   for (int64_t s = 0; s < s_q; s++)
-    for (int32_t h = 0; h < h_q; h++)
-      for (int32_t d = 0; d < d_qk; d++) a.q[c->q - a.q + s * c->q_stride_s + h * c->q_stride_h + d] = fh_bf16((float)next_normal(&r));
+    for (int32_t h = 0; h < h_q; h++) {
+      uint16_t *row = a.q + (c->q - a.q) + s * c->q_stride_s + h * c->q_stride_h;
+      for (int32_t d = 0; d < d_qk; d++) row[d] = fh_bf16((float)next_normal(&r));
+    }
 
   c->kv_stride = d_qk + (odd ? 7 : 0);
   a.kv_elements = s_kv * c->kv_stride + 8;
@@ -109,9 +112,10 @@ static inline attention make_attention(int64_t s_q, int64_t s_kv, int32_t h_q, i
   for (int64_t s = 0; s < s_q; s++)
     for (int64_t j = 0; j < topk; j++) {
       int32_t *at = a.indices + odd + s * c->indices_stride + j;
-      if (s_kv == 0 || (features & HOLES && next_below(&r, 5) == 0)) *at = next_below(&r, 2) ? (int32_t)s_kv : invalid[next_below(&r, 6)];
+      const int hole = s_kv == 0 || (features & HOLES && next_below(&r, 5) == 0);
+      if (hole) *at = next_below(&r, 2) ? (int32_t)s_kv : invalid[next_below(&r, 6)];
       else if (features & REPEATS) *at = (int32_t)next_below(&r, s_kv < topk ? s_kv : (topk + 1) / 2);
-      else *at = (int32_t)((s * 3 + j * 7) % s_kv); /* distinct while topk <= s_kv and 7 does not divide it; neighbours share most */
+      else *at = (int32_t)((s * 3 + j * 7) % s_kv); /* distinct if topk <= s_kv, no multiple of 7; neighbours share most */
       if (features & EMPTY && s % 3 == 1) *at = invalid[j % 6];
     }
   if (features & LENGTHS) {
@@ -173,8 +177,9 @@ static inline result take_result(const attention *a) {
   for (int64_t s = 0; s < c->s_q; s++)
     for (int32_t h = 0; h < c->h_q; h++) {
       const int64_t row = s * c->h_q + h, at = s * c->out_stride_s + h * c->out_stride_h;
-      for (int32_t d = 0; d < 512; d++)
-        r.out[row * 512 + d] = c->out_dtype == FH_F32 ? ((const float *)c->out)[at + d] : fh_float(((const uint16_t *)c->out)[at + d]);
+      const float *wide = (const float *)c->out + at;
+      const uint16_t *narrow = (const uint16_t *)c->out + at;
+      for (int32_t d = 0; d < 512; d++) r.out[row * 512 + d] = c->out_dtype == FH_F32 ? wide[d] : fh_float(narrow[d]);
       r.lse[row] = c->lse[s * c->lse_stride + h];
       r.max_logits[row] = c->max_logits[s * c->max_logits_stride + h];
     }
@@ -216,14 +221,11 @@ static inline void check_result(const attention *a, const result *got, const res
   const int64_t lse = first_wrong(got->lse, want->lse, rows, LSE_ABS, LSE_REL);
   const int64_t max = first_wrong(got->max_logits, want->max_logits, rows, LSE_ABS, LSE_REL);
   const double cosine = cosine_difference(got->out, want->out, rows * 512);
-  int ok = CHECK(out < 0);
-  if (!ok) printf("    %s: out[%" PRId64 "] %.9g, want %.9g\n", what, out, (double)got->out[out], (double)want->out[out]);
-  ok = CHECK(lse < 0);
-  if (!ok) printf("    %s: lse[%" PRId64 "] %.9g, want %.9g\n", what, lse, (double)got->lse[lse], (double)want->lse[lse]);
-  ok = CHECK(max < 0);
-  if (!ok) printf("    %s: max_logits[%" PRId64 "] %.9g, want %.9g\n", what, max, (double)got->max_logits[max], (double)want->max_logits[max]);
-  ok = CHECK(cosine < OUT_COSINE);
-  if (!ok) printf("    %s: cosine difference %.3g\n", what, cosine);
+  const char *place = "    %s: %s[%" PRId64 "] %.9g, want %.9g\n";
+  if (!CHECK(out < 0)) printf(place, what, "out", out, (double)got->out[out], (double)want->out[out]);
+  if (!CHECK(lse < 0)) printf(place, what, "lse", lse, (double)got->lse[lse], (double)want->lse[lse]);
+  if (!CHECK(max < 0)) printf(place, what, "max_logits", max, (double)got->max_logits[max], (double)want->max_logits[max]);
+  if (!CHECK(cosine < OUT_COSINE)) printf("    %s: cosine difference %.3g\n", what, cosine);
 }
 
 /* The oracle's result. */
@@ -269,9 +271,11 @@ static inline void close_pools(fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1]) {
   for (int32_t isa = 0; isa <= FH_ISA_AVX512_BF16; isa++) fhk_cpu_destroy(pools[isa]);
 }
 
-/* A path against the oracle: every instruction set, both widths, every head count, features in turn so that each meets each width. */
+/* A path against the oracle: every instruction set, both widths, every head count, features in turn so that each meets each
+ * width. */
 static inline void check_grid(int32_t path) {
-  static const int features[] = {0, LENGTHS | HOLES | SINK, REPEATS | ODD, PADDED | LENGTHS | REPEATS | HOLES, EMPTY | SINK | ODD | HOLES};
+  static const int features[] = {0, LENGTHS | HOLES | SINK, REPEATS | ODD, PADDED | LENGTHS | REPEATS | HOLES,
+                                 EMPTY | SINK | ODD | HOLES};
   enum { FEATURES = sizeof features / sizeof *features };
   fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1];
   open_pools(pools, 2);

@@ -1,8 +1,9 @@
 /* The gather path against the oracle, and the exponential that all tile kernels share. */
 #include "attention.h"
 
-/* One key with logit 0 and `copies` with logit -x: lse = ln(1 + copies exp(-x)). Many copies bring small exp(-x) up to where an error
- * of theirs shows in lse, so lse tells how good the exponential is; it includes the rounding of the sum, always the same way here. */
+/* One key with logit 0 and `copies` with logit -x: lse = ln(1 + copies exp(-x)). Many copies bring small exp(-x) up to where an
+ * error of theirs shows in lse, so lse tells how good the exponential is; it includes the rounding of the sum, always the same
+ * way here. */
 static void check_exponential(fhk_cpu *cpu, const char *isa) {
   enum { COPIES = 200 };
   attention a = make_attention(1, 2, 8, 512, COPIES + 1, 0, 0);
@@ -20,7 +21,8 @@ static void check_exponential(fhk_cpu *cpu, const char *isa) {
     const double x = (double)fh_float(bits) * (double)a.call.sm_scale, want = log1p(copies * exp(-x));
     for (int32_t h = 0; h < 8; h++) {
       const double error = fabs((double)a.lse[h] - want);
-      if (!CHECK(error < 4e-7 * (copies == 1 ? 1 : 2) + 1e-7 * want)) printf("    %s: x %.9g, %d copies: off by %.3g\n", isa, x, copies, error);
+      if (!CHECK(error < 4e-7 * (copies == 1 ? 1 : 2) + 1e-7 * want))
+        printf("    %s: x %.9g, %d copies: off by %.3g\n", isa, x, copies, error);
     }
   }
   /* Far below: nothing is left, and nothing wraps around. */

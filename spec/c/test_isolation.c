@@ -63,7 +63,8 @@ static void check_q(fhk_cpu *cpu, const char *isa, int32_t path, int32_t h_q) {
   result got = take_result(&a);
   for (int64_t row = 0; row < ROWS * h_q; row++) {
     if (row == bad) CHECK(isnan(got.lse[row]));
-    else if (!CHECK(same_rows(&got, &clean, row, 1))) printf("    path %d, %s, h_q %d, row %d\n", (int)path, isa, (int)h_q, (int)row);
+    else if (!CHECK(same_rows(&got, &clean, row, 1)))
+      printf("    path %d, %s, h_q %d, row %d\n", (int)path, isa, (int)h_q, (int)row);
   }
   free_result(&got);
   free_result(&clean);

@@ -160,7 +160,8 @@ static void check_random(void) {
 /* Built again into the same memory, nothing of the earlier lists is left. */
 static void check_again(void) {
   fhk_cpu *cpu = fhk_cpu_create(3, FH_ISA_GENERIC);
-  attention a = make_attention(40, 500, 1, 512, 30, REPEATS | HOLES, 1), b = make_attention(40, 500, 1, 512, 30, LENGTHS | HOLES, 2);
+  attention a = make_attention(40, 500, 1, 512, 30, REPEATS | HOLES, 1);
+  attention b = make_attention(40, 500, 1, 512, 30, LENGTHS | HOLES, 2);
   a.call.group = b.call.group = 16;
   built first = build(cpu, &a.call);
   fhk_cpu_plan_build(cpu, &b.call, first.memory, &first.plan);

@@ -1,4 +1,4 @@
-/* The oracle: values worked out by hand, then the definition written once more, in long double and without a maximum taken out. */
+/* The oracle: values worked out by hand, then the definition written once more, in long double and with no maximum taken out. */
 #include "attention.h"
 
 enum { HAND_KEYS = 4 };
@@ -98,12 +98,12 @@ static void naive(const fh_call *c, int64_t s, int32_t h, long double out[512], 
     const int32_t key = c->indices[s * c->indices_stride + j];
     if (key < 0 || key >= c->s_kv) continue;
     long double logit = 0;
-    for (int32_t d = 0; d < c->d_qk; d++)
-      logit += (long double)fh_float(c->q[s * c->q_stride_s + h * c->q_stride_h + d]) * (long double)fh_float(c->kv[key * c->kv_stride + d]);
+    const uint16_t *q = c->q + s * c->q_stride_s + h * c->q_stride_h, *kv = c->kv + key * c->kv_stride;
+    for (int32_t d = 0; d < c->d_qk; d++) logit += (long double)fh_float(q[d]) * (long double)fh_float(kv[d]);
     logit *= (long double)c->sm_scale;
     if (logit > *max) *max = logit;
     sum += expl(logit);
-    for (int d = 0; d < 512; d++) out[d] += expl(logit) * (long double)fh_float(c->kv[key * c->kv_stride + d]);
+    for (int d = 0; d < 512; d++) out[d] += expl(logit) * (long double)fh_float(kv[d]);
   }
   *lse = sum > 0 ? logl(sum) : INFINITY;
   const long double all = sum + (c->attn_sink ? expl((long double)c->attn_sink[h]) : 0);
