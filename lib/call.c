@@ -13,6 +13,8 @@
 
 enum { MAX_HEADS = 128, TILE_ROWS = 64, WORKSPACE_ALIGNMENT = 64, MAX_ARRAYS = 16 };
 
+static const float MAX_SCALE = 0x1p127f; /* kernels multiply by log2(e), 1.44: the product stays finite */
+
 void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk) {
   if (!call) return;
   *call = (fh_call){.struct_size = sizeof *call, .path = FH_AUTO, .s_q = s_q, .s_kv = s_kv, .h_q = h_q, .d_qk = d_qk, .d_v = 512,
@@ -55,6 +57,8 @@ static fh_status check_choices(fh_call *call) {
                    (int)call->h_q);
   if (!isfinite(call->sm_scale) || call->sm_scale <= 0)
     return fh_fail(FH_ERR_ARGUMENT, "sm_scale: got %g, wanted a finite number > 0", (double)call->sm_scale);
+  if (call->sm_scale > MAX_SCALE)
+    return fh_fail(FH_ERR_ARGUMENT, "sm_scale: got %g, wanted at most 2^127", (double)call->sm_scale);
   if (call->reserved != 0) return fh_fail(FH_ERR_ARGUMENT, "reserved: got %d, wanted 0", (int)call->reserved);
   if (call->out_dtype != FH_BF16 && call->out_dtype != FH_F32)
     return fh_fail(FH_ERR_ARGUMENT, "out_dtype: got %d, wanted 1 (bf16) or 2 (f32)", (int)call->out_dtype);
@@ -110,7 +114,7 @@ static fh_status check_plan(fh_checked *checked) {
       {"s_q", plan->s_q, call->s_q},
       {"group", plan->group, call->group},
       {"groups", plan->groups, (call->s_q + call->group - 1) / call->group},
-      {"reserved", plan->reserved, 0},
+      {"s_kv", plan->s_kv, call->s_kv},
       {"capacity", plan->capacity, call->group * call->topk},
   };
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)

@@ -113,7 +113,7 @@ void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan
   plan->s_q = call->s_q;
   plan->group = call->group;
   plan->groups = (call->s_q + call->group - 1) / call->group;
-  plan->reserved = 0;
+  plan->s_kv = (int32_t)call->s_kv;
   plan->capacity = call->topk * call->group;
   plan->token = (int32_t *)(base + at.token);
   plan->member = (uint64_t *)(base + at.member);

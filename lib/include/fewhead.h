@@ -272,7 +272,7 @@ typedef struct fh_call {
   int32_t d_qk;               /* 512 or 576 */
   int32_t d_v;                /* 512: V is the first 512 columns of the KV row */
   int64_t topk;               /* width of the index lists, 0 .. 2^31 - 1; s_q * topk <= 2^56; packed: group * topk < 2^31 */
-  float sm_scale;             /* finite, > 0 */
+  float sm_scale;             /* > 0, at most 2^127 */
   int32_t group;              /* queries of a packed group: 0 = max(1, 64 / h_q); 1 .. 64 and group * h_q <= 64, or 1 */
 
   const uint16_t *q;          /* bf16 [s_q, h_q, d_qk]; the last dimension is contiguous */
@@ -350,7 +350,7 @@ struct fh_plan {
   int64_t s_q;
   int64_t groups;      /* ceil(s_q / group) */
   int32_t group;       /* queries of a group */
-  int32_t reserved;    /* 0 */
+  int32_t s_kv;        /* KV rows of the call it was built from: all tokens are below */
   int64_t capacity;    /* entries there is room for in each group: group * topk */
   int32_t *token;      /* [groups, capacity] KV row of each entry */
   uint64_t *member;    /* [groups, capacity] which queries of the group chose it */

@@ -216,6 +216,8 @@ static void sizes(void) {
   BAD(call.sm_scale = -0.5f, FH_ERR_ARGUMENT, "sm_scale: got -0.5, wanted a finite number > 0");
   BAD(call.sm_scale = INFINITY, FH_ERR_ARGUMENT, "sm_scale: got inf, wanted a finite number > 0");
   BAD(call.sm_scale = NAN, FH_ERR_ARGUMENT, text_of("sm_scale: got %g, wanted a finite number > 0", (double)call.sm_scale));
+  BAD(call.sm_scale = 0x1.8p127f, FH_ERR_ARGUMENT, "sm_scale: got 2.55212e+38, wanted at most 2^127"); /* times log2(e): inf */
+  GOOD(call.sm_scale = 0x1p127f);
   BAD(call.reserved = 1, FH_ERR_ARGUMENT, "reserved: got 1, wanted 0");
   BAD(call.out_dtype = 0, FH_ERR_ARGUMENT, "out_dtype: got 0, wanted 1 (bf16) or 2 (f32)");
   BAD(call.out_dtype = FH_I32, FH_ERR_ARGUMENT, "out_dtype: got 3, wanted 1 (bf16) or 2 (f32)");
@@ -665,7 +667,7 @@ static void plans(void) {
   BAD_PLAN(s_q, 22, "plan.s_q: got 22, wanted the call's 21");
   BAD_PLAN(group, 4, "plan.group: got 4, wanted the call's 8");
   BAD_PLAN(groups, 4, "plan.groups: got 4, wanted the call's 3");
-  BAD_PLAN(reserved, 1, "plan.reserved: got 1, wanted the call's 0");
+  BAD_PLAN(s_kv, S_KV + 1, text_of("plan.s_kv: got %d, wanted the call's %d", S_KV + 1, S_KV)); /* tokens beyond kv */
   BAD_PLAN(capacity, 127, "plan.capacity: got 127, wanted the call's 128");
   BAD((call.plan = &plan, call.group = 4), FH_ERR_SHAPE, "plan.group: got 8, wanted the call's 4");
   BAD((call.plan = &plan, call.topk = 15), FH_ERR_SHAPE, "plan.capacity: got 128, wanted the call's 120");

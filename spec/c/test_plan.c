@@ -33,7 +33,7 @@ static void check_by_hand(void) {
   CHECK_INT(p->groups, 3);
   CHECK_INT(p->group, 2);
   CHECK_INT(p->capacity, 8);
-  CHECK_INT(p->reserved, 0);
+  CHECK_INT(p->s_kv, 10);
   static const int32_t keys[] = {4, 2, 3, 0, 4};
   for (int s = 0; s < 5; s++) CHECK_INT(p->keys[s], keys[s]);
   /* Group 0: {7 3 7 9} and {3 7}: 3 of both, 7 of both, 7 again of the first, 9 of the first. */

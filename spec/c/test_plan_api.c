@@ -45,7 +45,7 @@ static void built(fh_device *device, int32_t group) {
   CHECK_INT(plan.s_q, S_Q);
   CHECK_INT(plan.group, group);
   CHECK_INT(plan.groups, (S_Q + group - 1) / group);
-  CHECK_INT(plan.reserved, 0);
+  CHECK_INT(plan.s_kv, call.s_kv);
   CHECK_INT(plan.capacity, group * TOPK);
 
   int wrong = 0;
