@@ -160,24 +160,24 @@ version = $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = subst
             printf "%d.%d.%d", v / 10000, v / 100 % 100, v % 100 }' lib/include/fewhead.h)
 
 install: install-lua
-	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(DATADIR)/fewhead/experiments
-	install -m 644 lib/include/fewhead.h $(DESTDIR)$(INCLUDEDIR)/
-	ln -sf libfewhead.so $(DESTDIR)$(LIBDIR)/$(SONAME)
+	install -d "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(DATADIR)/fewhead/experiments"
+	install -m 644 lib/include/fewhead.h "$(DESTDIR)$(INCLUDEDIR)/"
+	ln -sf libfewhead.so "$(DESTDIR)$(LIBDIR)/$(SONAME)"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(version)|' \
-	  fewhead.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc
-	install -m 644 experiments/*.lua $(DESTDIR)$(DATADIR)/fewhead/experiments/
+	  fewhead.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
+	install -m 644 experiments/*.lua "$(DESTDIR)$(DATADIR)/fewhead/experiments/"
 
 # What the command and the Lua modules need: all that a package of Lua modules installs.
 install-lua: lib
-	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR) $(DESTDIR)$(LUADIR)/fewhead
-	install -m 755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/
-	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h $(DESTDIR)$(LUADIR)/fewhead/
-	install -m 755 fewhead $(DESTDIR)$(BINDIR)/
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(LUADIR)/fewhead"
+	install -m 755 $(LIBRARY) "$(DESTDIR)$(LIBDIR)/"
+	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h "$(DESTDIR)$(LUADIR)/fewhead/"
+	install -m 755 fewhead "$(DESTDIR)$(BINDIR)/"
 
 uninstall:
-	rm -f $(DESTDIR)$(BINDIR)/fewhead $(DESTDIR)$(INCLUDEDIR)/fewhead.h
-	rm -f $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libfewhead.so $(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc
-	rm -rf $(DESTDIR)$(LUADIR)/fewhead $(DESTDIR)$(DATADIR)/fewhead
+	rm -f "$(DESTDIR)$(BINDIR)/fewhead" "$(DESTDIR)$(INCLUDEDIR)/fewhead.h"
+	rm -f "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libfewhead.so" "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
+	rm -rf "$(DESTDIR)$(LUADIR)/fewhead" "$(DESTDIR)$(DATADIR)/fewhead"
 
 clean:
 	rm -rf $(BUILD)

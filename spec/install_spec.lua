@@ -50,6 +50,18 @@ describe("make install", function()
     assert.equal("out[0] = 0x3f80\n", sh("./program", { cwd = folder }))
   end)
 
+  it("goes into folders with spaces in their names", function()
+    local spaced = folder .. "a prefix"
+    install(folder, spaced)
+    process.remove(folder .. "checkout")
+    local version = sh(helper.quoted(spaced .. "/bin/fewhead") .. " --version", { cwd = "/", env = { FEWHEAD_LIB = false } })
+    assert.matches("^fewhead ", version)
+    process.write(folder .. "spaced.c", "#include <fewhead.h>\nint main(void) { return fh_version() != FH_VERSION; }\n")
+    sh("eval cc -o spaced spaced.c $(pkg-config --cflags --libs fewhead) && "
+      .. "LD_LIBRARY_PATH=$(pkg-config --variable=libdir fewhead | tr -d \"\\\\\") ./spaced",
+      { cwd = folder, env = { PKG_CONFIG_PATH = spaced .. "/lib/pkgconfig" } })
+  end)
+
   it("stages below DESTDIR what PREFIX names, and uninstall takes all of it away", function()
     local stage = folder .. "stage"
     local from = install(folder, "/opt/fewhead", stage)
