@@ -132,6 +132,28 @@ describe("./fewhead", function()
     process.remove(folder)
   end)
 
+  it("fails when what it prints cannot be written", function()
+    local status, _, err = process.run(helper.quoted(launcher) .. " --version >/dev/full")
+    assert.same({ 1, "fewhead: standard output: No space left on device\n" }, { status, err })
+    -- more than a buffer: a write in the middle fails, and the last one succeeds or not
+    local folder = helper.folder()
+    local script = process.write(folder .. "script.lua", "for _ = 1, 1e4 do print('a line') end")
+    status, _, err = process.run(("%s run %s >/dev/full"):format(helper.quoted(launcher), helper.quoted(script)))
+    assert.equal(1, status)
+    assert.matches("^fewhead: standard output: ", err)
+    process.remove(folder)
+  end)
+
+  it("says so where its folder's name means something else to Lua", function()
+    local folder = helper.folder() .. "a;b"
+    helper.shell(("mkdir %s && cd %s && cp -R fewhead lua %s"):format(helper.quoted(folder), helper.quoted(process.root),
+      helper.quoted(folder)))
+    local status, out, err = process.run { folder .. "/fewhead", "--help" }
+    local wanted = "fewhead: it lies in %s/lua: Lua finds no modules in a folder with ; or ? in its name\n"
+    assert.same({ 1, "", wanted:format(folder) }, { status, out, err })
+    process.remove(folder)
+  end)
+
   it("says what to install where luajit is missing", function()
     local status, out, err = process.run("PATH=/nowhere; exec " .. helper.quoted(launcher) .. " info")
     assert.same({ 1, "", "fewhead: needs luajit (Debian and Ubuntu: apt-get install luajit)\n" }, { status, out, err })

@@ -4,6 +4,7 @@
 --     if cases_failed > 0 then exit.with(exit.FAILED, "tool: 3 cases failed") end    -- ends the script that ./fewhead runs
 --     os.exit(exit.status(main), true)                                               -- how ./fewhead itself calls main()
 local args = require "fewhead.args"
+local posix = require "fewhead.posix"
 
 local M = {}
 
@@ -42,7 +43,8 @@ local function one_line(message)
 end
 
 --- Call main() and turn how it ended into a status: what it returns (nil = 0), or what exit.with said, or 1 after an error, which
--- goes to stderr as one line, or with a stack trace if FEWHEAD_TRACE=1.
+-- goes to stderr as one line, or with a stack trace if FEWHEAD_TRACE=1. What could not be written to standard output is an error
+-- too.
 function M.status(main)
   local ok, result = xpcall(main, function(err)
     if getmetatable(err) == Exit then return err end
@@ -50,12 +52,19 @@ function M.status(main)
     local message = tostring(err)
     return os.getenv("FEWHEAD_TRACE") == "1" and debug.traceback(message, 2) or one_line(message)
   end)
-  if ok then return result or 0 end
-  local status, message = M.FAILED, tostring(result)
-  if getmetatable(result) == Exit then status, message = result.status, result.message
-  elseif not message:find("^fewhead: ") then message = "fewhead: " .. message
+  local status, message
+  if ok then status = result or 0
+  elseif getmetatable(result) == Exit then status, message = result.status, result.message
+  else
+    status, message = M.FAILED, tostring(result)
+    if not message:find("^fewhead: ") then message = "fewhead: " .. message end
   end
   if message then io.stderr:write(message, "\n") end
+  local written, err = posix.written(io.stdout)
+  if not written then
+    io.stderr:write("fewhead: standard output: ", err, "\n")
+    if status == 0 then status = M.FAILED end
+  end
   return status
 end
 

@@ -2,6 +2,10 @@
 --
 --   luajit lua/fewhead/main.lua info
 local modules = arg[0]:match("^(.*)/fewhead/main%.lua$")
+if modules:find("[;?]") then
+  io.stderr:write("fewhead: it lies in ", modules, ": Lua finds no modules in a folder with ; or ? in its name\n")
+  os.exit(1)
+end
 package.path = modules .. "/?.lua;" .. modules .. "/?/init.lua;" .. package.path
 -- true: close the state, so that finalizers run and devices are given back.
 os.exit(require("fewhead.cli").main(arg), true)

@@ -16,6 +16,7 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   int getpid(void);
   int isatty(int fd);
   int fileno(void *stream);
+  int ferror(void *stream);
   int fsync(int fd);
   int mkdir(const char *path, unsigned int mode);
   char *strerror(int number);
@@ -50,6 +51,15 @@ function M.make_folders(path)
   end
   return true
 end
+
+--- Did everything written to an open Lua file get to where it goes? Remembers writes that nobody checked. true | nil, error.
+function M.written(file)
+  local ok, err = file:flush()
+  if not ok then return nil, err end
+  if C.ferror(file) ~= 0 then return nil, "a write failed" end
+  return true
+end
+jit.off(M.written) -- compiled, a flush that fails is tried again by the interpreter, and the second time says nothing
 
 --- Have what was written to an open Lua file on the disk. true | nil, error.
 function M.sync(file)
