@@ -39,6 +39,11 @@ describe("fewhead info", function()
     assert.is_truthy(row(out, "settings"):find("FEWHEAD_ISA=generic (instruction set of the CPU device)", 1, true))
   end)
 
+  it("keeps control characters of a setting off the terminal", function()
+    local out = info({}, { VLLM_DSV41_FEWHEAD_MIN_SQ = "a\27[2Jb" })
+    assert.is_truthy(out:find("VLLM_DSV41_FEWHEAD_MIN_SQ=a?[2Jb (native heads from this s_q up)", 1, true), out)
+  end)
+
   it("says that no setting is set", function()
     assert.equal("none of fewhead's variables is set", row(info({}, { FEWHEAD_TRACE = false, FEWHEAD_LIB = false,
       FEWHEAD_DEVICE = false }), "settings"))

@@ -313,6 +313,18 @@ describe("t[{ .. }]", function()
   end)
 end)
 
+describe("t[1]", function()
+  it("is refused rather than nil, to read and to write", function()
+    local t = tensor.new(dev, "f32", { 2, 3 })
+    local ok, err = pcall(function() return t[1] end)
+    assert.is_false(ok)
+    assert.matches("tensor_spec.lua:%d+: tensor: index: got 1, wanted a list of 1 .. 2 values$", err)
+    ok, err = pcall(function() t[1] = 5 end)
+    assert.is_false(ok)
+    assert.matches("tensor_spec.lua:%d+: tensor: index: got 1, wanted a list of 1 .. 2 values$", err)
+  end)
+end)
+
 describe("tensor:get and set", function()
   it("read and write one element", function()
     for dtype, v in pairs { bf16 = -1.5, f32 = 2^-149, i32 = -2^31 } do

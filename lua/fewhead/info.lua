@@ -86,7 +86,7 @@ function M.main(argv)
   for _, setting in ipairs(settings) do
     local value = os.getenv(setting[1])
     if value then
-      row(name, ("%s=%s (%s)"):format(setting[1], value, setting[2]))
+      row(name, ("%s=%s (%s)"):format(setting[1], value:gsub("%c", "?"), setting[2]))
       name = ""
     end
   end

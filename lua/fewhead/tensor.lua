@@ -614,7 +614,7 @@ end
 --- t[{ .. }]: one entry for each dimension; dimensions left out at the end are whole. {} is all of it, {first, last} and
 -- {first, last, step} a part, a number one place of it, which drops the dimension; numbers alone give the element.
 function Tensor:__index(key)
-  if type(key) ~= "table" then return Tensor[key] end
+  if type(key) == "string" then return Tensor[key] end
   check("tensor: index", self)
   local offset, shape, stride = locate(self, key)
   if #shape == 0 then return load(self, offset) end
@@ -623,7 +623,7 @@ end
 
 --- t[{ .. }] = v: a number sets the element or fills the part; a tensor or nested lists of the part's shape are copied in.
 function Tensor:__newindex(key, v)
-  if type(key) ~= "table" then
+  if type(key) == "string" then
     rawset(self, key, v)
     return
   end
