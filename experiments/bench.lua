@@ -14,7 +14,7 @@ local opt = fh.cli.options {
   options = {
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
     { "--s-q", "INTEGER", "rows of the chunk", default = 2048, lo = 1 },
-    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.names },
+    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.drawn },
     { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
     { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
     { "--blas", "LIBRARY", "what has cblas_sgemm", default = "libopenblas.so.0" },

@@ -15,10 +15,11 @@ local opt = fh.cli.options {
   options = {
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
     { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
-    { "--s-q", "AXIS", "rows of a chunk (default 64:2048:*2 on a CPU, 64:16384:*2 on a GPU)" },
-    { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)" },
+    { "--s-q", "AXIS", "rows of a chunk (default 64:2048:*2 on a CPU, 64:16384:*2 on a GPU)", lo = 1 },
+    { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
     { "--layout", "LIST", "memory layouts", default = "vllm,packed", choices = fh.layout.names },
-    { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.names },
+    { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.drawn },
+    { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
     { "--device", "NAME", "cpu", default = "cpu" },
     { "--seconds", "NUMBER", "time to spend on timing, dealt over the cells", default = 60, lo = 0 },
@@ -47,7 +48,8 @@ local line = progress.new()
 local sweep, failure = interrupt.during(function(pressed)
   return fh.sweep {
     preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
-    layout = opt.layout, pattern = opt.pattern, seed = opt.seed, cold = opt.cold, seconds = opt.seconds, device = dev,
+    layout = opt.layout, pattern = opt.indices and "file" or opt.pattern, indices = opt.indices, seed = opt.seed,
+    cold = opt.cold, seconds = opt.seconds, device = dev,
     file = opt.out .. "/gate_sweep.jsonl", interrupted = pressed,
     on_cell = function(i, n, cell) line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout)) end,
   }

@@ -10,11 +10,11 @@ local opt = fh.cli.options {
   name = "gate_traffic", usage = "fewhead run experiments/gate_traffic.lua --traffic FILE [options]",
   about = "What gates are worth on recorded traffic, by the times of an earlier gate sweep.",
   options = {
-    { "--traffic", "FILE", "Mooncake JSONL or Azure CSV; may be repeated", repeated = true },
+    { "--traffic", "FILE", "Mooncake JSONL or Azure CSV", repeated = true },
     { "--sweep", "FILE", "what gate_sweep.lua wrote (default results/local/gate_sweep.jsonl)" },
     { "--layout", "NAME", "use this layout's times only", choices = fh.layout.names },
     { "--pattern", "NAME", "use this pattern's times only", choices = fh.pattern.names },
-    { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)" },
+    { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
     { "--max-tokens", "INTEGER", "rows of a chunk at most", default = fh.trace.max_tokens, lo = 1 },
     { "--decode-rows", "INTEGER", "of these, rows that running decodes take", default = 0, lo = 0 },
     { "--load", "NUMBER", "share of the engine's speed the trace is stretched to", default = fh.trace.load, lo = 0.001 },

@@ -9,9 +9,9 @@ local opt = fh.cli.options {
   about = "The same case in every memory layout, path by path.",
   options = {
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
-    { "--s-q", "AXIS", "rows of a chunk", default = "256" },
+    { "--s-q", "AXIS", "rows of a chunk", default = "256", lo = 1 },
     { "--layout", "LIST", "memory layouts", default = table.concat(fh.layout.names, ","), choices = fh.layout.names },
-    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.names },
+    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.drawn },
     { "--seconds", "NUMBER", "time to spend on timing", default = 20, lo = 0 },
     { "--cold", nil, "find caches cold in every run" },
   },

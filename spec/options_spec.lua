@@ -91,6 +91,12 @@ describe("options.new", function()
     assert.equal('--format: got "json", wanted one of table, jsonl; did you mean jsonl?', value("format", "--format", "json"))
   end)
 
+  it("refuses a folder without a name, which would be the root", function()
+    local out = options.new { name = "tool", options = { { "--out", "DIR", "where to", default = "here" } } }
+    assert.same({ out = "here" }, out:parse {})
+    assert.same({ nil, '--out: got "", wanted a folder\'s name' }, { out:parse { "--out", "" } })
+  end)
+
   it("opens a file that is to be read", function()
     assert.equal("Makefile", value("traffic", "--traffic", "Makefile"))
     assert.equal('--traffic: got "/no/such", wanted a file that can be read (No such file or directory)',

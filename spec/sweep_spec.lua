@@ -45,6 +45,41 @@ describe("fh.sweep", function()
     assert.equal(16, #sweep.records)
   end)
 
+  it("refuses by name, on the caller's line and before anything runs, what no cell could take", function()
+    local function refused(options)
+      local ok, err = pcall(function() small(options) end)
+      assert.is_false(ok)
+      return (err:gsub("^.-sweep_spec.lua:%d+: ", ""))
+    end
+    assert.equal('sweep: layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
+      refused { layout = "packed,vlm" })
+    assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
+      refused { pattern = "cs" })
+    assert.matches('^sweep: preset: got "v9 tp8", wanted one of glm%-5 tp1, ', refused { preset = "v9 tp8" })
+    assert.equal('sweep: paths[2]: got "gahter", wanted one of reference, padded, gather, packed, native, auto; '
+      .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
+    assert.equal("sweep: indices: got nil, wanted the file of pattern file", refused { pattern = "file" })
+    local ok, err = pcall(function() fh.sweep { heads = 8 } end)
+    assert.is_false(ok)
+    assert.matches('sweep_spec.lua:%d+: sweep: s_q: got nil, wanted numbers, such as "64:2048:%*2"$', err)
+  end)
+
+  it("runs captured lists, of which s_q takes the first rows", function()
+    local header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }"
+    header = header .. (" "):rep(118 - #header - 1) .. "\n"
+    write(folder .. "lists.npy", "\147NUMPY\1\0" .. "\118\0" .. header
+      .. "\0\0\0\0\1\0\0\0\255\255\255\255" .. "\2\0\0\0\1\0\0\0\5\0\0\0")
+    local sweep = fh.sweep { indices = folder .. "lists.npy", s_q = "1:3:+1", paths = { "padded", "gather" }, max_seconds = 0 }
+    local seen = {}
+    for i, record in ipairs(sweep:filter({ path = "gather" }).records) do
+      seen[i] = ("%s s_q=%d %s"):format(record.case.pattern, record.case.s_q, record.parity.reason or record.parity.status)
+    end
+    assert.same({ "file s_q=1 pass", "file s_q=2 pass", "file s_q=3 case: s_q: got 3, wanted a whole number in 0 .. 2" }, seen)
+    local table_text = sweep:table()
+    assert.not_matches("h_q", table_text) -- one head count: what a refused cell does not know is no other value
+    assert.matches("\n *3 +%- +%- +%- +%- +%- +%- +padded invalid, gather invalid +%- +%- +%-$", table_text)
+  end)
+
   it("makes a record a path with every promised name", function()
     local sweep = small { argv = { "--s-q", "4" } }
     assert.equal(2, #sweep.records)
@@ -186,6 +221,7 @@ describe("sweep.read", function()
   for text, reason in pairs {
     ['{"path":"padded"'] = "", -- the parser's words
     ["[]"] = "path: got nil, wanted a string",
+    ['{"path":"padded","case":{},"parity":{"status":"pass"},"run":true}'] = "run: got true, wanted a table",
     ['{"path":"padded","parity":{"status":"pass"}}'] = "case: got nil, wanted a table",
     ['{"path":"padded","case":{},"parity":{}}'] = "parity.status: got nil, wanted a string",
     [good:gsub('"median_us":1', '"median_us":"1"')] = 'time.median_us: got "1", wanted a number > 0',

@@ -53,13 +53,14 @@ function M.record(problem, path, checked, time, work, run)
   }
 end
 
--- Names with "native" replaced by the paths it stands for, none twice, and whether it stood there.
-local function expand(paths, level)
-  args.table("compare: paths", paths, level + 1)
-  if #paths == 0 then error("compare: paths: got none, wanted at least one", level + 1) end
+--- Names of paths with "native" replaced by those it stands for, none twice, and whether it stood there. Wrong ones raise; level
+-- as in error(), 1 = the caller of this.
+function M.expand(what, paths, level)
+  args.table(what, paths, level + 1)
+  if #paths == 0 then error(what .. ": got none, wanted at least one", level + 1) end
   local list, seen, native = {}, {}, false
   for i, path in ipairs(paths) do
-    args.enum(("compare: paths[%d]"):format(i), path, PATHS, level + 1)
+    args.enum(("%s[%d]"):format(what, i), path, PATHS, level + 1)
     native = native or path == "native"
     for _, name in ipairs(path == "native" and { "gather", "packed" } or { path }) do
       if not seen[name] then list[#list + 1], seen[name] = name, true end
@@ -175,7 +176,7 @@ function M.compare(case, paths, opts)
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
   end
   opts = args.options("compare", opts, KNOWN)
-  local list, native = expand(paths, 2)
+  local list, native = M.expand("compare: paths", paths, 2)
   local dev = opts.device or require("fewhead.device").default()
   local problem, err = case:problem(dev)
   if not problem then return nil, err end

@@ -78,6 +78,12 @@ function kinds.FILE(text)
   return nil, ("a file that can be read (%s)"):format(folder and "it is a folder" or err:match(": (.*)$") or err)
 end
 
+-- A folder to write to, which need not be there yet. An empty name would be the root folder.
+function kinds.DIR(text)
+  if text ~= "" then return text end
+  return nil, "a folder's name"
+end
+
 function kinds.TEXT(text, option)
   if not option.choices then return text end
   for _, choice in ipairs(option.choices) do
@@ -101,8 +107,9 @@ Options.__index = Options
 --   arguments  how many values without an option are allowed, {least, most}; default none. They come back as opt[1], opt[2], ..
 --   options    a list of { "--s-q", METAVAR, "help", key =, default =, lo =, hi =, choices =, repeated = }
 --                METAVAR nil: a flag, false until given. Else the kind of value: INTEGER, NUMBER, AXIS (checked, kept as text),
---                LIST (commas, comes back as a table), FILE (must be readable), any other word: text, one of `choices` if those
---                are given. A kind may carry another name in the help: { "--rows", "N", "help", kind = "INTEGER" }.
+--                LIST (commas, comes back as a table), FILE (must be readable), DIR (not empty), any other word: text, one of
+--                `choices` if those are given. A kind may carry another name in the help: { "--rows", "N", "help",
+--                kind = "INTEGER" }.
 --                key is the field of the result, s_q for --s-q; repeated = true collects values in a list.
 function M.new(spec)
   args.options("cli.options", spec, { "name", "usage", "about", "options", "arguments" })
@@ -205,6 +212,9 @@ function Options:read(argv)
   exit.with(exit.USAGE, ("%s: %s (--help lists the options)"):format(self.name, err))
 end
 
+-- A default as the help shows it; a number that was computed is not worth all its digits.
+local function brief(v) return type(v) == "number" and v % 1 ~= 0 and ("%.6g"):format(v) or tostring(v) end
+
 -- The help's right column starts here and breaks there.
 local HELP_COLUMN, HELP_WIDTH = 28, 110
 
@@ -243,7 +253,7 @@ function Options:help()
     if option.repeated then notes[#notes + 1] = "may be repeated" end
     local default = option.default
     if type(default) == "table" then default = #default > 0 and table.concat(default, ",") or nil end
-    if option.metavar and default ~= nil then notes[#notes + 1] = "default " .. tostring(default) end
+    if option.metavar and default ~= nil then notes[#notes + 1] = "default " .. brief(default) end
     local note = #notes > 0 and (" (%s)"):format(table.concat(notes, "; ")) or ""
     row(option.flag .. (option.metavar and " " .. option.metavar or ""), option.help .. note)
   end

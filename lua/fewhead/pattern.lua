@@ -55,6 +55,8 @@ local MAX_ENTRIES = 2^28
 local STREAM = { picks = 0, holes = 1, invalid = 2, lengths = 3, invalid_rows = 4, invalid_row_values = 5 }
 
 M.names = { "uniform", "window", "csa", "local", "dense_prefix", "file" }
+--- Those that are drawn, rather than read from a file.
+M.drawn = { "uniform", "window", "csa", "local", "dense_prefix" }
 
 local COMMON = { "s_q", "s_kv", "topk", "seed", "lengths", "invalid_rows" }
 local READS = {

@@ -102,7 +102,13 @@ function M.cells(curves, gates)
 end
 
 local function percent(digits) return function(share) return ("%." .. digits .. "f %%"):format(100 * share) end end
-local function seconds(us) return ("%.2f s"):format(us / 1e6) end
+
+-- One unit for a table: the largest in which the best time is 1 or more.
+local function duration(us, row)
+  if row.best_us >= 1e6 then return ("%.2f s"):format(us / 1e6) end
+  if row.best_us >= 1e3 then return ("%.2f ms"):format(us / 1e3) end
+  return ("%.1f us"):format(us)
+end
 
 --- Columns of cells()'s rows, for fewhead.report.
 M.cell_columns = {
@@ -118,8 +124,8 @@ M.columns = {
   { key = "name", title = "gate", align = "left" },
   { key = "native_chunks", title = "native chunks", format = percent(1) },
   { key = "native_rows", title = "native rows", format = percent(1) },
-  { key = "us", title = "time", format = seconds },
-  { key = "regret_us", title = "over the best", format = seconds },
+  { key = "us", title = "time", format = duration },
+  { key = "regret_us", title = "over the best", format = duration },
   { key = "regret", title = "regret", format = percent(2) },
 }
 

@@ -22,13 +22,19 @@ local AXES = {
 }
 
 -- Options of the sweep itself, and those it hands on to fewhead.compare.
-local OWN = { "paths", "device", "file", "on_record", "on_cell", "interrupted", "seconds", "argv", "run" }
+local OWN = { "paths", "device", "file", "indices", "on_record", "on_cell", "interrupted", "seconds", "argv", "run" }
 local COMPARE = { "cold", "min_samples", "max_samples", "max_seconds", "rel_ci", "sample", "group", "row_invariant" }
 
 -- Sizes of a cell, as far as an axis can know them; the case says the rest.
 local MOST = 2 ^ 31 - 1
 
 -- ---- Cells -----------------------------------------------------------------------------------------------------------------
+
+-- What may stand on an axis of names.
+local function names_of(key)
+  if key == "preset" then return require("fewhead.preset").names() end
+  return require("fewhead." .. key).names
+end
 
 -- The axes of an option table as { { key =, values = }, .. }, and the rest of it, which every cell shares.
 local function axes_of(options, level)
@@ -42,10 +48,11 @@ local function axes_of(options, level)
     local value = options[key]
     if value ~= nil then
       local values = is_size[key] and axis.integers("sweep: " .. key, value, 0, MOST, level + 1)
-        or axis.names("sweep: " .. key, value, nil, level + 1)
+        or axis.names("sweep: " .. key, value, names_of(key), level + 1)
       axes[#axes + 1] = { key = key, values = values }
     end
   end
+  if options.s_q == nil then error('sweep: s_q: got nil, wanted numbers, such as "64:2048:*2"', level + 1) end
   return axes, shared
 end
 
@@ -74,14 +81,12 @@ end
 -- The records of a cell that did not come to a comparison: one a path, with the reason.
 local function refused(options, paths, reason, run)
   local records = {}
-  for _, path in ipairs(paths) do
-    for _, name in ipairs(path == "native" and { "gather", "packed" } or { path }) do
-      local case = {}
-      for key, value in pairs(options) do case[key] = value end
-      case.h_q, case.heads = case.h_q or case.heads, nil
-      records[#records + 1] = { path = name, provider = "fewhead", case = case, run = run,
-        parity = { status = "invalid", against = "reference", compared = 0, reason = reason } }
-    end
+  for i, path in ipairs(paths) do
+    local case = {}
+    for key, value in pairs(options) do case[key] = value end
+    case.h_q, case.heads = case.h_q or case.heads, nil
+    records[i] = { path = path, provider = "fewhead", case = case, run = run,
+      parity = { status = "invalid", against = "reference", compared = 0, reason = reason } }
   end
   return records
 end
@@ -111,6 +116,7 @@ local function new(records) return setmetatable({ records = records or {}, inter
 --   seconds      time to spend; what is left is dealt over the cells to come in proportion to their s_q, and each takes
 --                its fewest samples in any case. nil: each cell as long as compare takes
 --   file         a JSONL file, written line by line and put in place when the sweep ends
+--   indices      a file of captured index lists, what fewhead.case calls file; pattern "file" is then the default
 --   on_cell      function(number, of, options) before each cell;  on_record  function(record) after each record
 --   interrupted  function() -> true to stop, asked between samples; the cell at hand is dropped, those before are kept
 --   argv, run    the words of the command, or a whole header of fewhead.run, for the records
@@ -123,15 +129,23 @@ function M.run(options)
     for _, key in ipairs(list) do known[#known + 1] = key end
   end
   args.options("sweep", args.table("sweep", options, 2), known, 2)
+  local paths = options.paths or { "padded", "native" }
+  local path_names = require("fewhead.compare").expand("sweep: paths", paths, 2)
   local axes, shared = axes_of(options, 2)
+  for _, one in ipairs(axes) do
+    for _, value in ipairs(one.values) do
+      if value == "file" and not options.indices then error("sweep: indices: got nil, wanted the file of pattern file", 2) end
+    end
+  end
   local how = {}
   for _, list in ipairs { OWN, COMPARE } do
     for _, key in ipairs(list) do how[key], shared[key] = options[key], nil end
   end
+  shared.file = how.indices
+  if how.indices and not options.pattern then shared.pattern = "file" end
   if how.seconds ~= nil then args.number("sweep: seconds", how.seconds, 0, nil, 2) end
   local dev = how.device or require("fewhead.device").default()
   local run = how.run or require("fewhead.run").header(dev, how.argv)
-  local paths = how.paths or { "padded", "native" }
   local writer, err
   if how.file then
     writer, err = require("fewhead.report").writer(how.file)
@@ -153,10 +167,10 @@ function M.run(options)
     if how.seconds then
       local left = how.seconds - tonumber(clock() - start) / 1e9
       local rows = 0
-      for j = i, #cells do rows = rows + (cells[j].s_q or 0) end
-      compare.max_seconds = math.max(0, left) * (rows > 0 and (cell.s_q or 0) / rows or 0)
+      for j = i, #cells do rows = rows + cells[j].s_q end
+      compare.max_seconds = math.max(0, left) * (rows > 0 and cell.s_q / rows or 0)
     end
-    local records = measure(cell, paths, compare)
+    local records = measure(cell, path_names, compare)
     if not records then
       sweep.interrupted = true
       break
@@ -190,6 +204,9 @@ local function damage(record)
   if type(record.path) ~= "string" then return "path: got " .. args.show(record.path) .. ", wanted a string" end
   for _, part in ipairs { "case", "parity" } do
     if type(record[part]) ~= "table" then return ("%s: got %s, wanted a table"):format(part, args.show(record[part])) end
+  end
+  if record.run ~= nil and type(record.run) ~= "table" then
+    return ("run: got %s, wanted a table"):format(args.show(record.run))
   end
   if type(record.parity.status) ~= "string" then
     return ("parity.status: got %s, wanted a string"):format(args.show(record.parity.status))
@@ -300,13 +317,13 @@ local function percent(share) return ("%.1f %%"):format(100 * share) end
 -- padding, of padded and of that native path.
 function Sweep:rows()
   local report = require "fewhead.report"
-  local rows, varies, first = {}, {}, nil
+  local rows, varies, first = {}, {}, {} -- a refused cell may not know all of its case
   for i, cell in ipairs(cells_of(self.records)) do
-    local row = { parity = parity_text(cell), max_abs = 0 }
+    local row = { parity = parity_text(cell) }
     for _, key in ipairs { "s_q", "h_q", "pattern", "layout" } do
       row[key] = cell.case[key]
-      first = first or cell.case
-      varies[key] = varies[key] or cell.case[key] ~= first[key]
+      if first[key] == nil then first[key] = row[key] end
+      varies[key] = varies[key] or row[key] ~= nil and row[key] ~= first[key]
     end
     local native
     for _, path in ipairs(PATHS) do
@@ -315,7 +332,8 @@ function Sweep:rows()
         row[path] = record.time.median_us
         if path ~= "padded" and (not native or record.time.median_us < native.time.median_us) then native = record end
       end
-      row.max_abs = math.max(row.max_abs, record and record.parity.max_abs or 0)
+      local error = record and record.parity.max_abs
+      if error then row.max_abs = math.max(row.max_abs or 0, error) end
     end
     row.native = native and native.path
     if native and native.verdict then row.ratio, row.verdict = native.verdict.ratio, native.verdict.verdict end
