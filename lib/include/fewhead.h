@@ -14,7 +14,7 @@
  *     call.q = q; call.kv = kv; call.indices = indices; call.out = out;
  *     uint64_t bytes;
  *     if (fh_workspace_bytes(cpu, &call, &bytes)) { puts(fh_error()); return 1; }
- *     call.workspace = malloc(bytes); call.workspace_bytes = bytes;
+ *     call.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64); call.workspace_bytes = bytes;
  *     if (fh_sparse_fwd(cpu, &call)) puts(fh_error());
  *     fh_device_close(&cpu);
  *
