@@ -57,6 +57,7 @@ describe("trace.read", function()
     assert.same({ 4808, 3180 }, column(t, "uncached"))
     assert.same({ 10, 0 }, column(t, "output"))
     assert.same(t.requests, read(AZURE:gsub("\r", "") .. "\n\n").requests)
+    assert.same(t.requests, read("\239\187\191" .. AZURE).requests) -- as spreadsheets save it
   end)
 
   it("tells the format by content, not by name", function()
@@ -105,6 +106,7 @@ describe("trace.read", function()
     ["2023-11-16 18:17:03.,4808,1"] = 'TIMESTAMP: got "2023-11-16 18:17:03.", wanted YYYY-MM-DD HH:MM:SS.fffffff',
     ["2023-11-16 18:17:03,-8,1"] = 'ContextTokens: got "-8", wanted a whole number >= 1',
     ["2023-11-16 18:17:03,0,1"] = "ContextTokens: got 0, wanted a whole number >= 1",
+    ["2023-11-16 18:17:03,2147483648,1"] = "ContextTokens: got 2147483648, wanted at most 2147483647",
     ["2023-11-16 18:17:03,0x10,1"] = 'ContextTokens: got "0x10", wanted a whole number >= 1',
     ["2023-11-16 18:17:03,8,1e3"] = 'GeneratedTokens: got "1e3", wanted a whole number >= 0',
   } do

@@ -23,9 +23,10 @@ local AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 local MOST_TOKENS, MOST_MS = 2 ^ 31 - 1, 2 ^ 53
 
 local function whole(name, value, lowest, highest)
-  if type(value) ~= "number" or value ~= math.floor(value) or value < lowest or value > highest then
+  if type(value) ~= "number" or value ~= math.floor(value) or value < lowest then
     return ("%s: got %s, wanted a whole number >= %d"):format(name, args.show(value), lowest)
   end
+  if value > highest then return ("%s: got %s, wanted at most %s"):format(name, args.show(value), args.show(highest)) end
 end
 
 -- One Mooncake line -> request | nil, reason.
@@ -110,7 +111,8 @@ end
 local Trace = {}
 Trace.__index = Trace
 
---- Read a whole trace. The format is told from the first line; CRLF, blank lines and a missing last line end are fine.
+--- Read a whole trace. The format is told from the first line; CRLF, a byte order mark, blank lines and a
+-- missing last line end are fine.
 -- Returns { file =, format = "mooncake" | "azure", requests = { { t_ms = from the first, input =, output =, uncached = tokens },
 -- .. }, skipped = bad lines left out, first_skipped = "file:line: reason" }.
 -- options.skip_bad: count bad lines and go on. Without it a bad line is nil, "file:line: reason", and nothing is half read.
@@ -124,6 +126,7 @@ function M.read(file, options)
   handle:close()
   if not text then return nil, ("%s: %s"):format(file, err or "cannot be read") end
 
+  text = text:gsub("^\239\187\191", "")
   local trace = setmetatable({ file = file, requests = {}, skipped = 0 }, Trace)
   local requests, parse, last = trace.requests, nil, -math.huge
   for number, line in lines_of(text) do
