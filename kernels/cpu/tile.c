@@ -1,4 +1,6 @@
 /* What surrounds the blocks of a tile: memory, start and finish. */
+#include <float.h>
+
 #include "cpu/tile.h"
 
 const fhk_tile_ops *fhk_tile_ops_of(int32_t isa) {
@@ -52,7 +54,7 @@ tile *fhk_tiles_make(const fhk_tile_ops *ops, const fh_call *call, int32_t rows,
   for (int32_t i = 0; i < count; i++) {
     char *own = base + (uint64_t)i * at.each;
     first[i] = (tile){.rows = rows, .few = rows <= ops->few_rows, .s_stride = lanes_for(rows, ops->vector), .d_qk = call->d_qk,
-                      .scale = call->sm_scale * 1.44269504f, .s = floats(base + at.s), .kv = floats(base + at.kv),
+                      .scale = fminf(call->sm_scale * 1.44269504f, FLT_MAX), .s = floats(base + at.s), .kv = floats(base + at.kv),
                       .q = floats(own + at.q), .o = floats(own + at.o), .max = floats(own + at.max), .sum = floats(own + at.sum),
                       .alpha = floats(own + at.alpha)};
   }

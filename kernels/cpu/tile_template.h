@@ -4,10 +4,10 @@
  * Both products keep up to 24 sums in registers and run one broadcast or loaded operand against the others; nothing is
  * transposed but q, once a tile.
  *
- *   many rows   a KV row is prepared once and serves all rows.
+ *   many rows   a KV row is widened once and serves all rows.
  *               s[key][row] = sum over d of kv[key][d] * q[d][row]: rows in lanes, kv broadcast
  *               o[row][c]   = sum over key of s[key][row] * kv[key][c]: columns in lanes, s broadcast
- *   few rows    preparing would cost more than it saves: bf16 is widened in registers, once for each product.
+ *   few rows    storing it widened would cost more than it saves: bf16 is widened in registers, once for each product.
  *               s: columns of a key in lanes, against every row of q, VL sums at a time that are then added up across their lanes
  *               o: as above
  *
@@ -30,7 +30,7 @@
 #if defined(__AVX512F__)
 enum { FEW_ROWS = 24, FEW_AT_ONCE = 8, PANEL_VECTORS = 4 };
 #elif defined(__AVX2__) && defined(__FMA__)
-enum { FEW_ROWS = 8, FEW_AT_ONCE = 8, PANEL_VECTORS = 2 };
+enum { FEW_ROWS = 12, FEW_AT_ONCE = 8, PANEL_VECTORS = 2 };
 #else
 enum { FEW_ROWS = 4, FEW_AT_ONCE = 4, PANEL_VECTORS = 2 };
 #endif
@@ -287,7 +287,7 @@ INLINE void values_block(const int few, const int rows, const int vectors, const
     const vf alpha = vset1(t->alpha[m0 + m]);
     UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = t->blocks ? vmul(vload(o + m * TILE_O + n * VL), alpha) : vset1(0);
   }
-  const float *s = t->s + m0, *kv = few ? NULL : t->kv + c;
+  const float *s = t->s + m0, *kv = t->kv + c;
   for (int32_t k = 0; k < t->keys; k++, s += t->s_stride, kv += few ? 0 : TILE_KV) {
     vf v[8];
     UNROLL for (int n = 0; n < vectors; n++) {

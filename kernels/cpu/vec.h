@@ -33,7 +33,8 @@ INLINE void vstore_bits(void *p, vi v) { _mm512_storeu_si512(p, v); }
 INLINE vf veven(vi v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
 INLINE vf vodd(vi v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u))); }
 INLINE vf vround(vf y) { return _mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-INLINE vf vscale(vf v, vf n) { return _mm512_scalef_ps(v, n); } /* v * 2^n, n a whole number -200 .. 0; may be 0 below -126 */
+/* v * 2^n, n a whole number -200 .. 0 or NaN; may be 0 below -126. */
+INLINE vf vscale(vf v, vf n) { return _mm512_scalef_ps(v, n); }
 /* Lane i: the sum of the lanes of v[i]. */
 INLINE vf vjoin(const vf *v) {
   vf a[8], b[4], c[2];
@@ -118,7 +119,7 @@ INLINE vf vscale(vf v, vf n) {
   const vi low = (vi)(n < -126.0f);
   vi power;
   /* cppcheck-suppress uninitvar; it sees no lane being set */
-  for (int i = 0; i < VL; i++) power[i] = (uint32_t)((int32_t)(n[i] > -126.0f ? n[i] : -126.0f) + 127) << 23;
+  for (int i = 0; i < VL; i++) power[i] = (uint32_t)((int32_t)(n[i] > -126.0f && n[i] <= 0 ? n[i] : -126.0f) + 127) << 23;
   return vselect(low, vset1(0), v * (vf)power);
 }
 INLINE vf vjoin(const vf *v) {
