@@ -50,6 +50,12 @@ INLINE vx vload_x(const float *p) { return vload(p); }
 INLINE vf vmac(vx a, vx b, vf c) { return vfma(a, b, c); }
 #endif
 
+/* Brings what is read one step later into the first-level cache: 4 % of gather. Not where the step is a small part of a line, or the
+ * work on it so little that the instruction costs more than it saves. */
+INLINE void fetch(const int rows, const uint16_t *p) {
+  if (VL >= 8 && rows >= 4) __builtin_prefetch(p, 0, 3);
+}
+
 /* ---- Logits of few rows ---------------------------------------------------------------------------------------------------- */
 
 /* Rows that a pass takes from `left` that remain: 8, 4, 2 or 1; 7 and 3 are rounded up, being dearer in parts. */
@@ -75,13 +81,14 @@ static void pack_few(tile *t, const uint16_t *const *q) {
   }
 }
 
-/* `rows` rows of q against VL / rows keys. */
+/* `rows` rows of q against VL / rows keys; after those in kv come the next ones, or copies of the last. */
 INLINE void logits_few_block(const int rows, const float *q, const uint16_t *const *kv, int32_t d_qk, float *s,
                              int32_t s_stride) {
   const int keys = VL / rows;
   vf sum[VL];
   UNROLL for (int i = 0; i < VL; i++) sum[i] = vset1(0);
   for (int32_t d = 0; d < d_qk; d += 2 * VL, q += rows * HALVES * VL) {
+    UNROLL for (int m = 0; m < keys; m++) fetch(rows, kv[keys + m] + d);
     UNROLL for (int half = 0; half < HALVES; half++) {
       /* The fewer of the two operands wait in registers for the others to pass. */
       vx wait[VL];
@@ -292,6 +299,7 @@ INLINE void values_block(const int few, const int rows, const int vectors, const
     vf v[8];
     UNROLL for (int n = 0; n < vectors; n++) {
       const uint16_t *pairs = t->row[k] + c + n / 2 * 2 * VL;
+      if (few && n % 2 == 0) fetch(rows, pairs + vectors * VL);
       v[n] = !few ? vload(kv + n * VL) : n % 2 ? vodd(vload_bits(pairs)) : veven(vload_bits(pairs));
     }
     UNROLL for (int m = 0; m < rows; m++) {
