@@ -330,9 +330,19 @@ static void time_arms(fh_device *device, problem *p, arm *arms, int count, int r
   free(memory[7]);
 }
 
-static const char *const table_head =
-    "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / this |"
-    " cos diff | out max abs | lse max abs |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+/* Times the fastest sgemm once more, so that a disturbance while it was first timed does not flatter the kernels. */
+static void start_table(const char *title, blas *best, const char *core, int32_t threads) {
+  static const char *const head =
+      "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / this |"
+      " cos diff | out max abs | lse max abs |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+  if (best->gflops > 0) {
+    const blas again = sgemm_in_child(core, threads);
+    if (again.gflops > best->gflops) *best = again;
+    say("\n%s; sgemm %.1f GFLOP/s (%s).\n\n%s", title, best->gflops, best->core, head);
+  } else {
+    say("\n%s.\n\n%s", title, head);
+  }
+}
 
 /* The first arm is padded. */
 static void show_arms(const char *name, const char *isa, const arm *arms, int count, double sgemm) {
@@ -370,6 +380,7 @@ int main(int argc, char **argv) {
       (int)info.threads, date);
 
   blas best = sgemm_in_child(NULL, info.threads);
+  const char *best_core = NULL;
   if (best.gflops > 0) {
     say("OpenBLAS sgemm, 512 x 512 x 512, %d threads, best of 200: %.1f GFLOP/s with the kernels of its own choice (%s)",
         (int)info.threads, best.gflops, best.core);
@@ -378,14 +389,18 @@ int main(int argc, char **argv) {
     for (int i = 0; i < known; i++) {
       const blas other = sgemm_in_child(cores[i], info.threads);
       say(", %.1f (%s)", other.gflops, other.core);
-      if (other.gflops > best.gflops) best = other;
+      if (other.gflops > best.gflops) {
+        best = other;
+        best_core = cores[i];
+      }
     }
-    say(". Compared with: %.1f.\n\n", best.gflops);
+    say(". The fastest is timed again before each table; a table is compared with the best rate so far.\n\n");
   } else {
     say("OpenBLAS is not installed (libopenblas.so.0, Debian package libopenblas0): no comparison with sgemm.\n\n");
   }
 
-  say("h_q 8, d 512, topk 640 (128-row window and 512 picks); packed: plan built once, its time apart.\n\n%s", table_head);
+  start_table("h_q 8, d 512, topk 640 (128-row window and 512 picks); packed: plan built once, its time apart", &best, best_core,
+              info.threads);
   static const struct { const char *name; double keep; int64_t s_q; int rounds; } cases[] = {
       {"csa, s_q 2048", 0, 2048, 5}, {"local, s_q 2048", 0.9, 2048, 5},
       {"csa, s_q 64", 0, 64, 15}, {"local, s_q 64", 0.9, 64, 15}};
@@ -400,7 +415,7 @@ int main(int argc, char **argv) {
   }
   say("\nplan, ms: csa 2048 %.2f, local 2048 %.2f, csa 64 %.2f, local 64 %.2f\n", plan_ms[0], plan_ms[1], plan_ms[2], plan_ms[3]);
 
-  say("\nHead counts and d_qk 576; local, s_q 128.\n\n%s", table_head);
+  start_table("Head counts and d_qk 576; local, s_q 128", &best, best_core, info.threads);
   static const struct { int32_t h_q, d_qk; } shapes[] = {{1, 512}, {2, 512}, {4, 512}, {8, 576}, {12, 512}, {16, 512}, {20, 512},
                                                           {32, 512}, {48, 512}, {64, 512}, {128, 576}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -414,7 +429,7 @@ int main(int argc, char **argv) {
   }
   fh_device_close(&device);
 
-  say("\nInstruction sets; h_q 8, local, s_q 128.\n\n%s", table_head);
+  start_table("Instruction sets; h_q 8, local, s_q 128", &best, best_core, info.threads);
   for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AVX512_BF16; isa++) {
     const fh_device_options options = {.struct_size = sizeof options, .isa = isa};
     if (fh_device_open("cpu", &options, &device)) continue; /* not on this CPU */

@@ -5,6 +5,8 @@
  */
 #include <time.h>
 
+#include "cpu/tile.h"
+#if defined(__AVX512BF16__)
 #define TILE_OPS fhk_tile_avx512_bf16
 #define TILE_DOT
 #include "cpu/tile_template.h"
@@ -37,3 +39,4 @@ int32_t fhk_tile_dot_pays(void) {
   }
   return dot < fma + fma / 2; /* twice the work in less than 1.5 times the time; where dot products do not pay, it is 4 times */
 }
+#endif
