@@ -23,23 +23,23 @@ void fhk_cpu_run(fhk_cpu *cpu, const fh_call *call, fh_counters *counters) {
   counters->bytes += work.bytes;
 }
 
-/* Costs of one thread in microseconds, fitted to h_q 1 .. 24 and padded 64 at topk 640 on a Xeon of 2.9 GHz; more threads share
- * them. Packed multiplies what gather multiplies, for its plan besides, while fh_work_gflop counts every row of a group for
+/* Microseconds of one thread, fitted to h_q 2, 8 and 16, padded 64, topk 640, on a Xeon with AVX-512 at 2.9 GHz; more threads share
+ * them. Packed multiplies what gather multiplies, and needs a plan besides, while fh_work_gflop counts every row of a group for
  * every entry: it is taken only where lists are so much alike that even so it costs no more. */
-typedef struct measured { double row, padded_gflop, gather_gflop; } measured;
-static const measured costs[] = {
-    [FH_ISA_GENERIC] = {15, 40000, 40400},
-    [FH_ISA_AVX2] = {20, 13200, 14000},
-    [FH_ISA_AVX512] = {17, 7450, 7860},
-    [FH_ISA_AVX512_BF16] = {17, 10300, 9350},
+static const double START_US = 10;  /* of a call: waking the threads */
+static const double ROW_US = 20;    /* of a row, beyond its products */
+static const double GROUP_US = 200; /* of a group: 8 rows, and the plan of their lists */
+static const struct { double padded, gather; } gflop_us[] = {
+    [FH_ISA_GENERIC] = {39700, 40500},
+    [FH_ISA_AVX2] = {12900, 13800},
+    [FH_ISA_AVX512] = {6650, 6900},
+    [FH_ISA_AVX512_BF16] = {9640, 9400},
 };
-static const double START_US = 10;  /* waking the threads */
-static const double GROUP_US = 170; /* the plan of 8 lists of 640, and 8 rows */
 
 void fhk_cpu_policy(const fhk_cpu *cpu, fh_policy *policy) {
   const double threads = fhk_cpu_threads(cpu);
-  const measured m = costs[fhk_cpu_isa(cpu)];
-  policy->padded = (fh_path_cost){START_US, m.row / threads, m.padded_gflop / threads};
-  policy->gather = (fh_path_cost){START_US, m.row / threads, m.gather_gflop / threads};
-  policy->packed = (fh_path_cost){START_US, GROUP_US / threads, m.gather_gflop / threads};
+  const double padded = gflop_us[fhk_cpu_isa(cpu)].padded, gather = gflop_us[fhk_cpu_isa(cpu)].gather;
+  policy->padded = (fh_path_cost){START_US, ROW_US / threads, padded / threads};
+  policy->gather = (fh_path_cost){START_US, ROW_US / threads, gather / threads};
+  policy->packed = (fh_path_cost){START_US, GROUP_US / threads, gather / threads};
 }
