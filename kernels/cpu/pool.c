@@ -22,8 +22,9 @@ struct fhk_cpu {
   pthread_mutex_t turn; /* held for the length of a run: callers take turns */
   pthread_mutex_t lock; /* guards what follows up to `next` */
   pthread_cond_t start, done;
-  uint64_t run; /* counts runs; a worker that sees a new number has work */
-  int32_t busy; /* workers that have not finished the current run */
+  uint64_t run;   /* counts runs; a worker that sees a new number has work, if the run is still open */
+  int32_t open;   /* 0 once the caller found no item left: who comes later than that is not waited for */
+  int32_t inside; /* workers that take part in the run */
   int32_t stop;
   void (*fn)(void *arg, int64_t item, int32_t thread);
   void *arg;
@@ -85,10 +86,12 @@ static void *worker_main(void *arg) {
     while (!cpu->stop && cpu->run == seen) pthread_cond_wait(&cpu->start, &cpu->lock);
     if (cpu->stop) break;
     seen = cpu->run;
+    if (!cpu->open) continue;
+    cpu->inside++;
     pthread_mutex_unlock(&cpu->lock);
     work_on(cpu, self->number);
     pthread_mutex_lock(&cpu->lock);
-    if (--cpu->busy == 0) pthread_cond_signal(&cpu->done);
+    if (--cpu->inside == 0) pthread_cond_signal(&cpu->done);
   }
   pthread_mutex_unlock(&cpu->lock);
   return NULL;
@@ -151,13 +154,14 @@ void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t
   cpu->arg = arg;
   cpu->items = items;
   atomic_store_explicit(&cpu->next, 0, memory_order_relaxed);
-  cpu->busy = cpu->threads - 1;
+  cpu->open = 1;
   cpu->run++;
   pthread_cond_broadcast(&cpu->start);
   pthread_mutex_unlock(&cpu->lock);
   work_on(cpu, 0);
   pthread_mutex_lock(&cpu->lock);
-  while (cpu->busy) pthread_cond_wait(&cpu->done, &cpu->lock);
+  cpu->open = 0;
+  while (cpu->inside) pthread_cond_wait(&cpu->done, &cpu->lock);
   pthread_mutex_unlock(&cpu->lock);
   pthread_mutex_unlock(&cpu->turn);
 }
