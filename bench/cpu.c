@@ -22,7 +22,11 @@
 #include "fewhead.h"
 
 enum { PROMPT = 8192, RATIO = 4, WINDOW = 128, PICKS = 512, POOL = PROMPT / RATIO };
-enum { GEMM = 512, MAX_ROUNDS = 32, CHECKED_ROWS = 32 };
+enum { GEMM = 512, CHECKED_ROWS = 32 };
+/* A case is timed for MIN_ROUNDS, and on until every path has come within CLOSE of its best CLOSE_TIMES, itself included; not
+ * longer than MAX_ROUNDS or MAX_MS. */
+enum { MIN_ROUNDS = 5, MAX_ROUNDS = 100, CLOSE_TIMES = 3, MAX_MS = 30000 };
+static const double CLOSE = 1.03;
 
 static void fail(const char *what) {
   fprintf(stderr, "bench: %s: %s\n", what, fh_error());
@@ -279,7 +283,16 @@ static int by_value(const void *a, const void *b) {
 
 static double now_ms(void) { return (double)fh_time_ns() * 1e-6; }
 
-static void time_arms(fh_device *device, problem *p, arm *arms, int count, int rounds) {
+/* Whether the best of n times was nearly reached again, and so is no accident. */
+static int settled(const double *ms, int n) {
+  int close = 0;
+  double best = INFINITY;
+  for (int i = 0; i < n; i++) best = fmin(best, ms[i]);
+  for (int i = 0; i < n; i++) close += ms[i] < best * CLOSE;
+  return close >= CLOSE_TIMES;
+}
+
+static void time_arms(fh_device *device, problem *p, arm *arms, int count) {
   double ms[8][MAX_ROUNDS];
   const int64_t step = (p->call.s_q + CHECKED_ROWS - 1) / CHECKED_ROWS;
   run_reference(device, p, step);
@@ -303,7 +316,9 @@ static void time_arms(fh_device *device, problem *p, arm *arms, int count, int r
     MUST(fh_workspace_bytes(device, &p->call, &p->call.workspace_bytes));
     memory[i] = must_alloc(p->call.workspace_bytes);
   }
-  for (int round = -1; round < rounds; round++)
+  const double began = now_ms();
+  int rounds = 0, all_settled = 0;
+  for (int round = -1; round < MAX_ROUNDS && (round < MIN_ROUNDS || (!all_settled && now_ms() - began < MAX_MS)); round++) {
     for (int n = 0; n < count; n++) {
       const int i = round % 2 ? n : count - 1 - n; /* back and forth */
       fh_counters work = {.struct_size = sizeof work};
@@ -320,6 +335,10 @@ static void time_arms(fh_device *device, problem *p, arm *arms, int count, int r
       arms[i].off = compare(p, step);
       if (round >= 0) ms[i][round] = t;
     }
+    rounds = round + 1;
+    all_settled = 1;
+    for (int i = 0; i < count; i++) all_settled &= settled(ms[i], rounds);
+  }
   p->call.counters = NULL;
   for (int i = 0; i < count; i++) {
     qsort(ms[i], (size_t)rounds, sizeof **ms, by_value);
@@ -401,14 +420,13 @@ int main(int argc, char **argv) {
 
   start_table("h_q 8, d 512, topk 640 (128-row window and 512 picks); packed: plan built once, its time apart", &best, best_core,
               info.threads);
-  static const struct { const char *name; double keep; int64_t s_q; int rounds; } cases[] = {
-      {"csa, s_q 2048", 0, 2048, 5}, {"local, s_q 2048", 0.9, 2048, 5},
-      {"csa, s_q 64", 0, 64, 15}, {"local, s_q 64", 0.9, 64, 15}};
+  static const struct { const char *name; double keep; int64_t s_q; } cases[] = {
+      {"csa, s_q 2048", 0, 2048}, {"local, s_q 2048", 0.9, 2048}, {"csa, s_q 64", 0, 64}, {"local, s_q 64", 0.9, 64}};
   double plan_ms[4];
   for (int i = 0; i < 4; i++) {
     problem p = make_problem(device, cases[i].s_q, 8, 512, cases[i].keep);
     arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
-    time_arms(device, &p, arms, 3, cases[i].rounds);
+    time_arms(device, &p, arms, 3);
     show_arms(cases[i].name, isa_name(info.isa), arms, 3, best.gflops);
     plan_ms[i] = arms[2].plan_ms;
     free_problem(&p);
@@ -423,7 +441,7 @@ int main(int argc, char **argv) {
     snprintf(name, sizeof name, "h_q %d, d_qk %d", (int)shapes[i].h_q, (int)shapes[i].d_qk);
     problem p = make_problem(device, 128, shapes[i].h_q, shapes[i].d_qk, 0.9);
     arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
-    time_arms(device, &p, arms, 3, 5);
+    time_arms(device, &p, arms, 3);
     show_arms(name, isa_name(info.isa), arms, 3, best.gflops);
     free_problem(&p);
   }
@@ -435,7 +453,7 @@ int main(int argc, char **argv) {
     if (fh_device_open("cpu", &options, &device)) continue; /* not on this CPU */
     problem p = make_problem(device, 128, 8, 512, 0.9);
     arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
-    time_arms(device, &p, arms, 3, 5);
+    time_arms(device, &p, arms, 3);
     show_arms("h_q 8", isa_name(isa), arms, 3, best.gflops);
     free_problem(&p);
     fh_device_close(&device);
