@@ -1,0 +1,39 @@
+/*
+ * The CUDA kernels as lib/ sees them. Every fh_call that arrives here has passed fh_call_check and carries no defaults any more.
+ *
+ * A kernel family has three functions: `prepare` loads it on the current device and raises its shared-memory limit (device open),
+ * `workspace` says how many bytes of call->workspace it wants, `run` enqueues on a stream. They return a cudaError_t as int, 0 = done.
+ * `run` allocates nothing, waits for nothing and may be captured in a graph.
+ */
+#ifndef FEWHEAD_KERNELS_CUDA_H
+#define FEWHEAD_KERNELS_CUDA_H
+
+#include "fewhead.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a launch needs to know of the device. */
+typedef struct fhk_gpu {
+  int32_t multiprocessors;
+  int32_t capability; /* major * 10 + minor */
+} fhk_gpu;
+
+#define FHK_KERNEL_FAMILY(name)                                           \
+  int fhk_##name##_prepare(void);                                         \
+  uint64_t fhk_##name##_workspace(const fhk_gpu *gpu, const fh_call *call); \
+  int fhk_##name##_run(const fhk_gpu *gpu, const fh_call *call, void *stream);
+
+FHK_KERNEL_FAMILY(portable_reference) /* fp32, any device */
+FHK_KERNEL_FAMILY(portable_gather)    /* mma.sync and cp.async, sm_80 and up */
+FHK_KERNEL_FAMILY(sm90_gather)        /* wgmma, tokens on M */
+FHK_KERNEL_FAMILY(sm90_padded)        /* wgmma, heads on M */
+
+#undef FHK_KERNEL_FAMILY
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
