@@ -69,6 +69,8 @@ FHK_DEV void cp_async16(uint32_t dst, const void *src, uint32_t bytes) {
 FHK_DEV void cp_async_arrive(uint32_t bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
+/* Start a 128-byte line towards L2. [Data Movement: prefetch] */
+FHK_DEV void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 FHK_DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 FHK_DEV void cp_async_wait() {
@@ -92,6 +94,24 @@ FHK_DEV void setmaxnreg_dec() {
 }
 /* Generic-proxy writes of this thread (st, stmatrix, landed cp.async) before later async-proxy reads (wgmma). [fence.proxy.async] */
 FHK_DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* ---- Clusters [barrier.cluster; mapa; Distributed Shared Memory] ---- */
+
+/* All threads of the cluster meet; shared-memory writes before it are visible after it. */
+FHK_DEV void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* The same shared address in another CTA of the cluster. */
+FHK_DEV uint32_t map_to_rank(uint32_t addr, uint32_t rank) {
+  uint32_t r;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(addr), "r"(rank));
+  return r;
+}
+FHK_DEV float2 ld_cluster_f2(uint32_t addr) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(addr) : "memory");
+  return v;
+}
 
 /* ---- Matrices by warp [Warp-level Matrix Instructions] ---- */
 

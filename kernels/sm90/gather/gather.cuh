@@ -1,0 +1,509 @@
+/*
+ * sm90 gather: one query at its native heads, tokens on the M side of wgmma.
+ *
+ *   S^T[64 tokens x heads] = K Q^T        A = K from shared memory, K-major;     B = Q, K-major
+ *   O^T[512 x heads]      += V^T P^T      A = the same bytes read MN-major;      B = P, K-major
+ *
+ * so 8, 16 or 32 heads fill N and no row is a zero. A CTA is one consumer warpgroup and one producer warpgroup around a ring of 8 KiB
+ * chunks (64 tokens x 64 columns); the tile of a step is d / 64 chunks and every chunk is given back as soon as its part of PV is done.
+ * Up to 16 heads two CTAs share an SM: one's softmax hides behind the other's tensor work.
+ * More than 32 heads are cut into blocks of 32 that walk the list anew. Few queries: the CTAs of a cluster share a query's tiles and
+ * combine through distributed shared memory.
+ *
+ *   producer (4 warps)                      consumer (4 warps)
+ *   wait empty[slot]  <-------------------  arrive after PV of the chunk (after QK for columns past d_v)
+ *   cp.async 64 x 128 B
+ *   arrive full[slot]  -------------------> QK of the chunk
+ *   wait q_free, cp.async Q, arrive q_full  after the last QK of a query: arrive q_free
+ *
+ * Limits: shared memory moves a tile three times (written once, read twice): 1536 cycles; the L2 gather roof is 596 us for 8192 x 640
+ * random rows on an H200. Figures and history in README.md.
+ */
+#ifndef FEWHEAD_KERNELS_SM90_GATHER_CUH
+#define FEWHEAD_KERNELS_SM90_GATHER_CUH
+
+#include "cuda/common.cuh"
+
+namespace fhk {
+namespace sm90_gather {
+
+constexpr int kTile = 64;         /* tokens of a step: the M of wgmma */
+constexpr int kDv = 512;          /* columns of V */
+constexpr int kValueChunks = kDv / 64;
+constexpr int kThreads = 256;     /* warps 0..3 consume, 4..7 produce */
+constexpr int kConsumerRegs = 184, kProducerRegs = 72; /* with two CTAs an SM: 128 * (184 + 72) = half of 65536 */
+constexpr int kMaxCluster = 8;    /* the largest portable cluster */
+
+/* What d_qk and the head block decide. kHeads is 8, 16 or 32. */
+template <int kD, int kHeads>
+struct Shape {
+  static constexpr int kChunks = kD / 64;
+  static constexpr int kCtas = kHeads <= 16 ? 2 : 1;                   /* CTAs that share an SM */
+  static constexpr int kSlots = kHeads == 8 ? 12 : kHeads == 16 ? 11 : 22;
+  static constexpr int kQueryAfter = kSlots - kChunks < kChunks ? kSlots - kChunks : kChunks - 1;
+  /* Shared memory, bytes from a 1024-byte boundary. */
+  static constexpr uint32_t kQuery = kSlots * kChunkBytes;             /* kChunks x [kHeads x 128 B], swizzled */
+  static constexpr uint32_t kWeights = kQuery + kChunks * kHeads * 128; /* P: [kHeads x 64 tokens] bf16, swizzled */
+  static constexpr uint32_t kReduce = kWeights + kHeads * 128;         /* 2 x 4 warps x kHeads floats; kHeads x kMaxCluster at the end */
+  static constexpr uint32_t kFinal = kReduce + 2 * 4 * kHeads * 4;     /* (m, l) of kHeads heads, for the cluster */
+  static constexpr uint32_t kBarriers = kFinal + kHeads * 8;
+  static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 2) * 8 + 1024;
+  static_assert(kSlots > kChunks, "a tile must leave room for the next one's first chunk");
+  static_assert(kBytes <= (kCtas == 2 ? 113 : 227) * 1024, "more shared memory than the CTAs of an SM can have");
+  static_assert(kHeads * kDv * 4 <= kQuery, "the cluster combine reuses the ring");
+};
+
+struct Params {
+  fh_call call;
+  int64_t items;       /* s_q * head blocks */
+  int32_t head_blocks;
+  int32_t cluster;     /* CTAs that share an item's tiles */
+};
+
+/* An item is a query and a block of heads; CTA groups take them round robin from the last (the longest lists of a causal chunk). */
+struct Item {
+  int64_t s;
+  int head0;
+};
+template <int kHeads>
+FHK_DEV Item item_at(const Params &p, int64_t i) {
+  const int64_t n = p.items - 1 - i;
+  return {n / p.head_blocks, static_cast<int>(n % p.head_blocks) * kHeads};
+}
+
+/* Entry `pos` of the list: a KV row, or -1. */
+FHK_DEV int token_at(const fh_call &call, int64_t s, int64_t pos, int64_t length) {
+  if (pos >= length) return -1;
+  const int t = __ldg(call.indices + s * call.indices_stride + pos);
+  return static_cast<uint32_t>(t) < static_cast<uint64_t>(call.s_kv) ? t : -1;
+}
+
+template <int kSlots>
+struct Barriers {
+  uint32_t base;
+  FHK_DEV uint32_t full(uint32_t slot) const { return base + slot * 8; }
+  FHK_DEV uint32_t empty(uint32_t slot) const { return base + (kSlots + slot) * 8; }
+  FHK_DEV uint32_t q_full() const { return base + 2 * kSlots * 8; }
+  FHK_DEV uint32_t q_free() const { return base + (2 * kSlots + 1) * 8; }
+  FHK_DEV void init() const {
+    for (uint32_t i = 0; i < kSlots; i++) {
+      ptx::mbar_init(full(i), 128);
+      ptx::mbar_init(empty(i), 4);
+    }
+    ptx::mbar_init(q_full(), 128);
+    ptx::mbar_init(q_free(), 4);
+    ptx::fence_mbar_init();
+  }
+};
+
+/* Both roles step through the same sequence of chunks. */
+template <int kSlots>
+struct Ring {
+  uint32_t slot = 0, phase = 0;
+  FHK_DEV void next() {
+    if (++slot == kSlots) {
+      slot = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+/* One arrival for a warp. An arrival releases only its own thread's accesses, hence the __syncwarp. */
+FHK_DEV void warp_arrive(uint32_t bar, int lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbar_arrive(bar);
+}
+
+FHK_DEV int64_t tile_count(int64_t length, int rank, int cluster) {
+  const int64_t tiles = (length + kTile - 1) / kTile;
+  return tiles > rank ? (tiles - rank + cluster - 1) / cluster : 0;
+}
+
+/* ---- Producer: thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}; eight threads cover 128 contiguous bytes ---- */
+template <int kD, int kHeads>
+FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64_t step, int rank) {
+  using X = Shape<kD, kHeads>;
+  const fh_call &call = p.call;
+  const Barriers<X::kSlots> bar{smem + X::kBarriers};
+  const int row0 = t >> 3, unit = t & 7;
+  const uint32_t mine = swizzled(row0, unit);
+  Ring<X::kSlots> ring;
+  uint32_t q_phase = 0;
+
+  int tokens[4];
+  auto load_tokens = [&](int64_t i, int64_t tile, int64_t length) {
+    if (i >= p.items) return;
+    const int64_t s = item_at<kHeads>(p, i).s, pos = (rank + tile * p.cluster) * kTile + row0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) tokens[k] = token_at(call, s, pos + 16 * k, length);
+  };
+  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0; };
+  auto load_query = [&](const Item &item) {
+    ptx::mbar_wait(bar.q_free(), q_phase ^ 1);
+    q_phase ^= 1;
+    constexpr int kUnits = kD / 8; /* 16-byte units of a row */
+    for (int i = t; i < kHeads * kUnits; i += 128) {
+      const int h = i / kUnits, u = i % kUnits;
+      const bool real = item.head0 + h < call.h_q;
+      const uint16_t *src = call.q + item.s * call.q_stride_s + (real ? (item.head0 + h) * call.q_stride_h : 0) + u * 8;
+      ptx::cp_async16(smem + X::kQuery + (u >> 3) * kHeads * 128 + swizzled(h, u & 7), src, real ? 16 : 0);
+    }
+    ptx::cp_async_arrive(bar.q_full());
+  };
+
+  int64_t length = load_length(first);
+  load_tokens(first, 0, length);
+  for (int64_t i = first; i < p.items; i += step) {
+    const Item item = item_at<kHeads>(p, i);
+    const int64_t next_length = load_length(i + step);
+    if (i + step < p.items) { /* the next query's heads come from DRAM: start them towards L2 now */
+      const Item next = item_at<kHeads>(p, i + step);
+      for (int line = t; line < kHeads * (kD / 64); line += 128) {
+        const int h = line / (kD / 64);
+        if (next.head0 + h < call.h_q)
+          ptx::prefetch_l2(call.q + next.s * call.q_stride_s + (next.head0 + h) * call.q_stride_h + line % (kD / 64) * 64);
+      }
+    }
+    const int64_t tiles = tile_count(length, rank, p.cluster);
+    for (int64_t n = 0; n < tiles; n++) {
+      const uint16_t *src[4];
+      uint32_t bytes[4];
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        bytes[k] = tokens[k] >= 0 ? 16 : 0;
+        src[k] = call.kv + (tokens[k] >= 0 ? tokens[k] : 0) * call.kv_stride + unit * 8;
+      }
+      if (n + 1 < tiles) load_tokens(i, n + 1, length);
+      else load_tokens(i + step, 0, next_length);
+#pragma unroll
+      for (int c = 0; c < X::kChunks; c++) {
+        if (n == 0 && c == X::kQueryAfter) load_query(item);
+        ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
+        const uint32_t dst = smem + ring.slot * kChunkBytes + mine;
+#pragma unroll
+        for (int k = 0; k < 4; k++) ptx::cp_async16(dst + k * 16 * 128, src[k] + c * 64, bytes[k]);
+        ptx::cp_async_arrive(bar.full(ring.slot));
+        ring.next();
+      }
+    }
+    if (tiles == 0) load_tokens(i + step, 0, next_length);
+    length = next_length;
+  }
+}
+
+/* ---- Consumer ---- */
+template <int kD, int kHeads>
+FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int64_t first, int64_t step, int rank) {
+  using X = Shape<kD, kHeads>;
+  constexpr int kBlocks = kHeads / 8; /* N of wgmma in eights; a thread holds 2 heads of each */
+  constexpr int kPairs = 2 * kBlocks; /* heads of a thread: 8 j + 2 (lane % 4) + e is number 2 j + e */
+  const fh_call &call = p.call;
+  const Barriers<X::kSlots> bar{smem + X::kBarriers};
+  const int warp = t >> 5, lane = t & 31, quad = lane >> 2, pair = 2 * (lane & 3);
+  const float scale = call.sm_scale * kLog2e;
+  float *reduce = reinterpret_cast<float *>(generic + X::kReduce);
+  float2 *final_state = reinterpret_cast<float2 *>(generic + X::kFinal);
+  /* stmatrix: lanes 0..7 name the head rows of the warp's tokens 0..7, lanes 8..15 those of tokens 8..15 */
+  const uint32_t weights_row = smem + X::kWeights + swizzled(lane & 7, 2 * warp + ((lane >> 3) & 1));
+  Ring<X::kSlots> ring;
+  uint32_t q_phase = 0, turn = 0; /* turn: which half of `reduce` */
+
+  /* Combine over the 32 tokens-by-lane and the four warps; x is [kPairs], by head of this thread. Leaves the total in every thread. */
+  auto across = [&](float *x, auto op) {
+#pragma unroll
+    for (int d = 4; d < 32; d <<= 1) {
+#pragma unroll
+      for (int k = 0; k < kPairs; k++) x[k] = op(x[k], __shfl_xor_sync(~0u, x[k], d));
+    }
+    float *slots = reduce + (turn & 1) * 4 * kHeads;
+    turn++;
+    if (quad == 0) {
+#pragma unroll
+      for (int j = 0; j < kBlocks; j++)
+        *reinterpret_cast<float2 *>(slots + warp * kHeads + 8 * j + pair) = make_float2(x[2 * j], x[2 * j + 1]);
+    }
+    ptx::bar_sync(1, 128);
+#pragma unroll
+    for (int j = 0; j < kBlocks; j++) {
+      float2 total = *reinterpret_cast<const float2 *>(slots + 8 * j + pair);
+#pragma unroll
+      for (int w = 1; w < 4; w++) {
+        const float2 other = *reinterpret_cast<const float2 *>(slots + w * kHeads + 8 * j + pair);
+        total.x = op(total.x, other.x);
+        total.y = op(total.y, other.y);
+      }
+      x[2 * j] = total.x;
+      x[2 * j + 1] = total.y;
+    }
+  };
+  auto larger = [](float a, float b) { return fmaxf(a, b); };
+  auto sum = [](float a, float b) { return a + b; };
+
+  bool ok0 = false, ok1 = false; /* is the token of this thread's first and second row of the coming tile valid? */
+  auto load_valid = [&](int64_t i, int64_t tile, int64_t length) {
+    if (i >= p.items) return;
+    const int64_t s = item_at<kHeads>(p, i).s, pos = (rank + tile * p.cluster) * kTile + warp * 16 + quad;
+    ok0 = token_at(call, s, pos, length) >= 0;
+    ok1 = token_at(call, s, pos + 8, length) >= 0;
+  };
+  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0; };
+
+  int64_t length = load_length(first);
+  load_valid(first, 0, length);
+  for (int64_t i = first; i < p.items; i += step) {
+    const Item item = item_at<kHeads>(p, i);
+    const int64_t next_length = load_length(i + step);
+    const int64_t tiles = tile_count(length, rank, p.cluster);
+    float o[kValueChunks][4 * kBlocks];
+    float m[kPairs], l[kPairs];
+#pragma unroll
+    for (int k = 0; k < kPairs; k++) {
+      m[k] = kMaxStart;
+      l[k] = 0.f;
+    }
+    if (tiles == 0) {
+#pragma unroll
+      for (int c = 0; c < kValueChunks; c++) {
+#pragma unroll
+        for (int k = 0; k < 4 * kBlocks; k++) o[c][k] = 0.f;
+      }
+    }
+    for (int64_t n = 0; n < tiles; n++) {
+      const bool valid0 = ok0, valid1 = ok1;
+      if (n == 0) {
+        ptx::mbar_wait(bar.q_full(), q_phase);
+        q_phase ^= 1;
+      }
+      const Ring<X::kSlots> tile_start = ring;
+      /* ---- S^T = K Q^T, chunk by chunk as K lands */
+      float st[4 * kBlocks];
+      const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
+#pragma unroll
+      for (int c = 0; c < X::kChunks; c++) {
+        ptx::mbar_wait(bar.full(ring.slot), ring.phase);
+        ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
+        ptx::wgmma_fence();
+        const uint64_t dk = ptx::desc_k_major(smem + ring.slot * kChunkBytes);
+#pragma unroll
+        for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(st, dk + 2 * k, dq + c * kHeads * 8 + 2 * k, (c | k) != 0);
+        ptx::wgmma_commit();
+        ring.next();
+      }
+      if (n + 1 < tiles) load_valid(i, n + 1, length);
+      else load_valid(i + step, 0, next_length);
+      ptx::wgmma_wait<0>();
+      ptx::keep(st);
+      if (n + 1 == tiles) warp_arrive(bar.q_free(), lane);
+      if constexpr (X::kChunks > kValueChunks) { /* columns past d_v are done */
+        uint32_t slot = tile_start.slot + kValueChunks;
+        warp_arrive(bar.empty(slot >= X::kSlots ? slot - X::kSlots : slot), lane);
+      }
+      /* ---- softmax over the tile's tokens */
+      float x[kPairs];
+#pragma unroll
+      for (int j = 0; j < kBlocks; j++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          if (!valid0) st[4 * j + e] = -INFINITY;
+          if (!valid1) st[4 * j + 2 + e] = -INFINITY;
+          x[2 * j + e] = fmaxf(st[4 * j + e], st[4 * j + 2 + e]);
+        }
+      }
+      across(x, larger);
+      bool moved = false;
+      float alpha[kPairs];
+#pragma unroll
+      for (int k = 0; k < kPairs; k++) {
+        const float m_new = fmaxf(m[k], x[k] * scale);
+        alpha[k] = ptx::exp2(m[k] - m_new);
+        moved |= m_new != m[k];
+        m[k] = m_new;
+      }
+#pragma unroll
+      for (int j = 0; j < kBlocks; j++) {
+        const float p00 = ptx::exp2(fmaf(st[4 * j], scale, -m[2 * j])), p01 = ptx::exp2(fmaf(st[4 * j + 1], scale, -m[2 * j + 1]));
+        const float p10 = ptx::exp2(fmaf(st[4 * j + 2], scale, -m[2 * j])), p11 = ptx::exp2(fmaf(st[4 * j + 3], scale, -m[2 * j + 1]));
+        l[2 * j] = l[2 * j] * alpha[2 * j] + p00 + p10;
+        l[2 * j + 1] = l[2 * j + 1] * alpha[2 * j + 1] + p01 + p11;
+        ptx::stmatrix2_trans(weights_row + j * 1024, ptx::pack_bf16(p00, p01), ptx::pack_bf16(p10, p11));
+      }
+      ptx::fence_proxy_async(); /* stmatrix writes, before wgmma reads them */
+      ptx::bar_sync(1, 128);
+      if (n > 0 && __any_sync(~0u, moved)) {
+#pragma unroll
+        for (int c = 0; c < kValueChunks; c++) {
+#pragma unroll
+          for (int k = 0; k < 4 * kBlocks; k++) o[c][k] *= alpha[2 * (k >> 2) + (k & 1)];
+        }
+      }
+      /* ---- O^T += V^T P^T, a chunk of 64 columns at a time */
+      const uint64_t dp = ptx::desc_k_major(smem + X::kWeights);
+#pragma unroll
+      for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+      ptx::wgmma_fence();
+      uint32_t slot = tile_start.slot;
+#pragma unroll
+      for (int c = 0; c < kValueChunks; c++) {
+        const uint64_t dv = ptx::desc_mn_major(smem + slot * kChunkBytes, kChunkBytes);
+#pragma unroll
+        for (int k = 0; k < 4; k++) ptx::wgmma_ss<1, 0>(o[c], dv + 128 * k, dp + 2 * k, (n > 0) | (k > 0));
+        ptx::wgmma_commit();
+        if (++slot == X::kSlots) slot = 0;
+      }
+      slot = tile_start.slot;
+      static_for<kValueChunks>([&](auto c) {
+        ptx::wgmma_wait<kValueChunks - 1 - decltype(c)::value>();
+        warp_arrive(bar.empty(slot), lane);
+        if (++slot == X::kSlots) slot = 0;
+      });
+#pragma unroll
+      for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+    }
+    if (tiles == 0) load_valid(i + step, 0, next_length);
+    length = next_length;
+
+    /* ---- finish: out = O / (l + 2^(sink - m)) */
+    across(l, sum);
+    float factor[kPairs];
+    uint16_t *out = static_cast<uint16_t *>(call.out) + item.s * call.out_stride_s;
+    if (p.cluster == 1) {
+#pragma unroll
+      for (int k = 0; k < kPairs; k++) {
+        const int head = item.head0 + 8 * (k >> 1) + pair + (k & 1);
+        factor[k] = head < call.h_q ? inverse_denominator(m[k], l[k], sink_log2(call, head)) : 0.f;
+        if (warp == 0 && quad == 0 && head < call.h_q) store_statistics(call, item.s, head, m[k], l[k]);
+      }
+      /* Transpose 8 x 8 blocks in registers: a lane gets two neighbouring columns of head 8 j + lane / 4. */
+#pragma unroll
+      for (int j = 0; j < kBlocks; j++) {
+        const int head = item.head0 + 8 * j + quad;
+        uint16_t *row = out + head * call.out_stride_h + warp * 16 + pair;
+#pragma unroll
+        for (int c = 0; c < kValueChunks; c++) {
+          const uint32_t lo = ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
+          const uint32_t hi =
+              ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j + 2] * factor[2 * j], o[c][4 * j + 3] * factor[2 * j + 1]));
+          if (head < call.h_q) {
+            *reinterpret_cast<uint32_t *>(row + c * 64) = lo;
+            *reinterpret_cast<uint32_t *>(row + c * 64 + 8) = hi;
+          }
+        }
+      }
+    } else {
+      /* Leave O and (m, l) in shared memory; after the cluster meets, each CTA finishes its share of the columns. */
+      float *mine = reinterpret_cast<float *>(generic); /* [kHeads][512]; the ring is idle: all its tiles were consumed */
+#pragma unroll
+      for (int k = 0; k < kPairs; k++) {
+        const int h = 8 * (k >> 1) + pair + (k & 1);
+        if (warp == 0 && quad == 0) final_state[h] = make_float2(m[k], l[k]);
+#pragma unroll
+        for (int c = 0; c < kValueChunks; c++) {
+          mine[h * kDv + c * 64 + warp * 16 + quad] = o[c][4 * (k >> 1) + (k & 1)];
+          mine[h * kDv + c * 64 + warp * 16 + quad + 8] = o[c][4 * (k >> 1) + 2 + (k & 1)];
+        }
+      }
+      ptx::cluster_sync();
+      /* weight[h][r]: what the part of CTA r counts for in head h, the denominator included */
+      float *weight = reduce;
+      for (int k = t; k < kHeads * p.cluster; k += 128) {
+        const int h = k / p.cluster, r = k % p.cluster, head = item.head0 + h;
+        if (head >= call.h_q) continue;
+        float best = kMaxStart, total = 0.f;
+        for (int other = 0; other < p.cluster; other++)
+          best = fmaxf(best, ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, other)).x);
+        for (int other = 0; other < p.cluster; other++) {
+          const float2 state = ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, other));
+          total += ptx::exp2(state.x - best) * state.y;
+        }
+        const float own = ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, r)).x;
+        weight[h * kMaxCluster + r] = ptx::exp2(own - best) * inverse_denominator(best, total, sink_log2(call, head));
+        if (rank == 0 && r == 0) store_statistics(call, item.s, head, best, total);
+      }
+      ptx::bar_sync(1, 128);
+      const int columns = kDv / p.cluster; /* a power of two, at least 64 */
+      for (int k = 2 * t; k < kHeads * columns; k += 256) {
+        const int h = k / columns, pos = rank * columns + k % columns, head = item.head0 + h;
+        if (head >= call.h_q) break;
+        float2 total = make_float2(0.f, 0.f);
+        for (int r = 0; r < p.cluster; r++) {
+          const float2 part = ptx::ld_cluster_f2(ptx::map_to_rank(smem + (h * kDv + pos) * 4, r));
+          total.x += weight[h * kMaxCluster + r] * part.x;
+          total.y += weight[h * kMaxCluster + r] * part.y;
+        }
+        *reinterpret_cast<uint32_t *>(out + head * call.out_stride_h + pos) = ptx::pack_bf16(total.x, total.y);
+      }
+      ptx::cluster_sync(); /* nobody leaves, or refills its ring, while others read it */
+    }
+  }
+}
+
+template <int kD, int kHeads>
+__global__ void __launch_bounds__(kThreads, Shape<kD, kHeads>::kCtas) kernel(const __grid_constant__ Params p) {
+  using X = Shape<kD, kHeads>;
+  extern __shared__ uint8_t raw[];
+  const uint32_t smem = (ptx::smem_addr(raw) + 1023) & ~1023u;
+  uint8_t *generic = raw + (smem - ptx::smem_addr(raw));
+  const int rank = p.cluster == 1 ? 0 : static_cast<int>(blockIdx.x % p.cluster);
+  const int64_t first = blockIdx.x / p.cluster, step = gridDim.x / p.cluster;
+  if (threadIdx.x == 0) Barriers<X::kSlots>{smem + X::kBarriers}.init();
+  __syncthreads();
+  /* ptxas honours setmaxnreg only where each role is one branch of a single if/else. */
+  if (threadIdx.x < 128) {
+    if constexpr (X::kCtas == 2) ptx::setmaxnreg_inc<kConsumerRegs>();
+    consume<kD, kHeads>(p, smem, generic, threadIdx.x, first, step, rank);
+  } else {
+    if constexpr (X::kCtas == 2) ptx::setmaxnreg_dec<kProducerRegs>();
+    produce<kD, kHeads>(p, smem, threadIdx.x - 128, first, step, rank);
+    if (p.cluster > 1) { /* the consumer meets the cluster twice an item; a split launch has one item a cluster */
+      ptx::cluster_sync();
+      ptx::cluster_sync();
+    }
+  }
+}
+
+/* How many CTAs share an item so that few items still fill the device. */
+inline int32_t cluster_size(int64_t items, int64_t tiles, int64_t slots) {
+  int32_t size = 1;
+  while (size < kMaxCluster && items * size * 2 <= slots && size * 2 <= tiles) size *= 2;
+  return size;
+}
+
+template <int kD, int kHeads>
+cudaError_t prepare() {
+  return cudaFuncSetAttribute(kernel<kD, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape<kD, kHeads>::kBytes);
+}
+
+template <int kD, int kHeads>
+cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t stream) {
+  using X = Shape<kD, kHeads>;
+  Params p;
+  p.call = *call;
+  p.head_blocks = (call->h_q + kHeads - 1) / kHeads;
+  p.items = call->s_q * p.head_blocks;
+  const int64_t slots = static_cast<int64_t>(multiprocessors) * X::kCtas;
+  p.cluster = cluster_size(p.items, (call->topk + kTile - 1) / kTile, slots);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(p.cluster > 1 ? p.items * p.cluster : p.items < slots ? p.items : slots));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = X::kBytes;
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(p.cluster);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = p.cluster > 1 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel<kD, kHeads>, p);
+}
+
+#define FHK_SM90_GATHER_DECLARE(D, HEADS)                 \
+  extern template cudaError_t prepare<D, HEADS>();        \
+  extern template cudaError_t launch<D, HEADS>(const fh_call *, int32_t, cudaStream_t);
+#define FHK_SM90_GATHER_DEFINE(D, HEADS)                  \
+  template cudaError_t prepare<D, HEADS>();               \
+  template cudaError_t launch<D, HEADS>(const fh_call *, int32_t, cudaStream_t);
+
+}  // namespace sm90_gather
+}  // namespace fhk
+
+#endif
