@@ -33,10 +33,9 @@ FHK_DEV void static_for(F &&f) {
 }
 
 /* Valid entries end here: topk_length clamped to 0 .. topk. */
-FHK_DEV int64_t list_length(const fh_call &call, int64_t s) {
-  if (call.topk_length == nullptr) return call.topk;
-  const int64_t length = __ldg(call.topk_length + s);
-  return length < 0 ? 0 : length < call.topk ? length : call.topk;
+FHK_DEV uint32_t list_length(const fh_call &call, int64_t s) {
+  const int topk = static_cast<int>(call.topk);
+  return call.topk_length == nullptr ? topk : min(max(__ldg(call.topk_length + s), 0), topk);
 }
 
 /* m: running maximum of the logits times log2(e); l: sum of 2^(logit - m). The sink enters the denominator only. */

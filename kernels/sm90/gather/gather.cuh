@@ -39,6 +39,7 @@ template <int kD, int kHeads>
 struct Shape {
   static constexpr int kChunks = kD / 64;
   static constexpr int kCtas = kHeads <= 16 ? 2 : 1;                   /* CTAs that share an SM */
+  static constexpr bool kByWarp = kHeads == 8;                         /* mma.sync with Q in registers; else wgmma */
   static constexpr int kSlots = kHeads == 8 ? 12 : kHeads == 16 ? 11 : 22;
   static constexpr int kQueryAfter = kSlots - kChunks < kChunks ? kSlots - kChunks : kChunks - 1;
   /* Shared memory, bytes from a 1024-byte boundary. */
@@ -56,8 +57,8 @@ struct Shape {
 struct Params {
   fh_call call;
   int64_t items;       /* s_q * head blocks */
-  int32_t head_blocks;
-  int32_t cluster;     /* CTAs that share an item's tiles */
+  uint32_t head_blocks;
+  uint32_t cluster;     /* CTAs that share an item's tiles */
 };
 
 /* An item is a query and a block of heads; CTA groups take them round robin from the last (the longest lists of a causal chunk). */
@@ -68,11 +69,12 @@ struct Item {
 template <int kHeads>
 FHK_DEV Item item_at(const Params &p, int64_t i) {
   const int64_t n = p.items - 1 - i;
+  if (kHeads < 32) return {n, 0}; /* one block holds all heads */
   return {n / p.head_blocks, static_cast<int>(n % p.head_blocks) * kHeads};
 }
 
 /* Entry `pos` of the list: a KV row, or -1. */
-FHK_DEV int token_at(const fh_call &call, int64_t s, int64_t pos, int64_t length) {
+FHK_DEV int token_at(const fh_call &call, int64_t s, uint32_t pos, uint32_t length) {
   if (pos >= length) return -1;
   const int t = __ldg(call.indices + s * call.indices_stride + pos);
   return static_cast<uint32_t>(t) < static_cast<uint64_t>(call.s_kv) ? t : -1;
@@ -85,10 +87,10 @@ struct Barriers {
   FHK_DEV uint32_t empty(uint32_t slot) const { return base + (kSlots + slot) * 8; }
   FHK_DEV uint32_t q_full() const { return base + 2 * kSlots * 8; }
   FHK_DEV uint32_t q_free() const { return base + (2 * kSlots + 1) * 8; }
-  FHK_DEV void init() const {
+  FHK_DEV void init(uint32_t readers) const {
     for (uint32_t i = 0; i < kSlots; i++) {
       ptx::mbar_init(full(i), 128);
-      ptx::mbar_init(empty(i), 4);
+      ptx::mbar_init(empty(i), readers);
     }
     ptx::mbar_init(q_full(), 128);
     ptx::mbar_init(q_free(), 4);
@@ -114,14 +116,15 @@ FHK_DEV void warp_arrive(uint32_t bar, int lane) {
   if (lane == 0) ptx::mbar_arrive(bar);
 }
 
-FHK_DEV int64_t tile_count(int64_t length, int rank, int cluster) {
-  const int64_t tiles = (length + kTile - 1) / kTile;
+FHK_DEV uint32_t tile_count(uint32_t length, uint32_t rank, uint32_t cluster) {
+  const uint32_t tiles = (length + kTile - 1) / kTile;
+  if (cluster == 1) return tiles;
   return tiles > rank ? (tiles - rank + cluster - 1) / cluster : 0;
 }
 
 /* ---- Producer: thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}; eight threads cover 128 contiguous bytes ---- */
 template <int kD, int kHeads>
-FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64_t step, int rank) {
+FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64_t step, uint32_t rank) {
   using X = Shape<kD, kHeads>;
   const fh_call &call = p.call;
   const Barriers<X::kSlots> bar{smem + X::kBarriers};
@@ -131,13 +134,14 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
   uint32_t q_phase = 0;
 
   int tokens[4];
-  auto load_tokens = [&](int64_t i, int64_t tile, int64_t length) {
+  auto load_tokens = [&](int64_t i, uint32_t tile, uint32_t length) {
     if (i >= p.items) return;
-    const int64_t s = item_at<kHeads>(p, i).s, pos = (rank + tile * p.cluster) * kTile + row0;
+    const int64_t s = item_at<kHeads>(p, i).s;
+    const uint32_t pos = (rank + tile * p.cluster) * kTile + row0;
 #pragma unroll
     for (int k = 0; k < 4; k++) tokens[k] = token_at(call, s, pos + 16 * k, length);
   };
-  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0; };
+  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0u; };
   auto load_query = [&](const Item &item) {
     ptx::mbar_wait(bar.q_free(), q_phase ^ 1);
     q_phase ^= 1;
@@ -151,11 +155,11 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
     ptx::cp_async_arrive(bar.q_full());
   };
 
-  int64_t length = load_length(first);
+  uint32_t length = load_length(first);
   load_tokens(first, 0, length);
   for (int64_t i = first; i < p.items; i += step) {
     const Item item = item_at<kHeads>(p, i);
-    const int64_t next_length = load_length(i + step);
+    const uint32_t next_length = load_length(i + step);
     if (i + step < p.items) { /* the next query's heads come from DRAM: start them towards L2 now */
       const Item next = item_at<kHeads>(p, i + step);
       for (int line = t; line < kHeads * (kD / 64); line += 128) {
@@ -164,8 +168,8 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
           ptx::prefetch_l2(call.q + next.s * call.q_stride_s + (next.head0 + h) * call.q_stride_h + line % (kD / 64) * 64);
       }
     }
-    const int64_t tiles = tile_count(length, rank, p.cluster);
-    for (int64_t n = 0; n < tiles; n++) {
+    const uint32_t tiles = tile_count(length, rank, p.cluster);
+    for (uint32_t n = 0; n < tiles; n++) {
       const uint16_t *src[4];
       uint32_t bytes[4];
 #pragma unroll
@@ -193,7 +197,7 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
 
 /* ---- Consumer ---- */
 template <int kD, int kHeads>
-FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int64_t first, int64_t step, int rank) {
+FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int64_t first, int64_t step, uint32_t rank) {
   using X = Shape<kD, kHeads>;
   constexpr int kBlocks = kHeads / 8; /* N of wgmma in eights; a thread holds 2 heads of each */
   constexpr int kPairs = 2 * kBlocks; /* heads of a thread: 8 j + 2 (lane % 4) + e is number 2 j + e */
@@ -205,6 +209,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
   float2 *final_state = reinterpret_cast<float2 *>(generic + X::kFinal);
   /* stmatrix: lanes 0..7 name the head rows of the warp's tokens 0..7, lanes 8..15 those of tokens 8..15 */
   const uint32_t weights_row = smem + X::kWeights + swizzled(lane & 7, 2 * warp + ((lane >> 3) & 1));
+  /* ldmatrix rows: tokens of the warp's 16 for K, of a k16 step for V (transposed) */
+  const uint32_t k_row = warp * 16 + (lane & 15), v_row = (lane & 7) + ((lane >> 4) << 3);
   Ring<X::kSlots> ring;
   uint32_t q_phase = 0, turn = 0; /* turn: which half of `reduce` */
 
@@ -240,21 +246,25 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
   auto sum = [](float a, float b) { return a + b; };
 
   bool ok0 = false, ok1 = false; /* is the token of this thread's first and second row of the coming tile valid? */
-  auto load_valid = [&](int64_t i, int64_t tile, int64_t length) {
+  auto load_valid = [&](int64_t i, uint32_t tile, uint32_t length) {
     if (i >= p.items) return;
-    const int64_t s = item_at<kHeads>(p, i).s, pos = (rank + tile * p.cluster) * kTile + warp * 16 + quad;
+    const int64_t s = item_at<kHeads>(p, i).s;
+    const uint32_t pos = (rank + tile * p.cluster) * kTile + warp * 16 + quad;
     ok0 = token_at(call, s, pos, length) >= 0;
     ok1 = token_at(call, s, pos + 8, length) >= 0;
   };
-  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0; };
+  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0u; };
 
-  int64_t length = load_length(first);
+  uint32_t length = load_length(first);
   load_valid(first, 0, length);
   for (int64_t i = first; i < p.items; i += step) {
     const Item item = item_at<kHeads>(p, i);
-    const int64_t next_length = load_length(i + step);
-    const int64_t tiles = tile_count(length, rank, p.cluster);
+    const uint32_t next_length = load_length(i + step);
+    const uint32_t tiles = tile_count(length, rank, p.cluster);
+    /* O^T: of head 8 j + pair + e, o[c][4 j + e] is column column(c) and o[c][4 j + 2 + e] the eighth after it */
     float o[kValueChunks][4 * kBlocks];
+    auto column = [&](int c) { return (X::kByWarp ? warp * 128 + c * 16 : c * 64 + warp * 16) + quad; };
+    uint32_t qf[X::kByWarp ? kD / 16 : 1][2];
     float m[kPairs], l[kPairs];
 #pragma unroll
     for (int k = 0; k < kPairs; k++) {
@@ -268,15 +278,46 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         for (int k = 0; k < 4 * kBlocks; k++) o[c][k] = 0.f;
       }
     }
-    for (int64_t n = 0; n < tiles; n++) {
+    for (uint32_t n = 0; n < tiles; n++) {
       const bool valid0 = ok0, valid1 = ok1;
       if (n == 0) {
         ptx::mbar_wait(bar.q_full(), q_phase);
         q_phase ^= 1;
       }
-      const Ring<X::kSlots> tile_start = ring;
+      const uint32_t tile_slot = ring.slot;
       /* ---- S^T = K Q^T, chunk by chunk as K lands */
       float st[4 * kBlocks];
+      if constexpr (X::kByWarp) {
+        if (n == 0) { /* Q into registers: B fragments of the d / 16 steps */
+#pragma unroll
+          for (int k = 0; k < kD / 16; k += 2) {
+            uint32_t r[4];
+            ptx::ldmatrix4(r, smem + X::kQuery + (k >> 2) * kHeads * 128 + swizzled(lane & 7, 2 * (k & 3) + (lane >> 3)));
+            qf[k][0] = r[0];
+            qf[k][1] = r[1];
+            qf[k + 1][0] = r[2];
+            qf[k + 1][1] = r[3];
+          }
+          warp_arrive(bar.q_free(), lane);
+        }
+        float part[4][4] = {}; /* four accumulators: the chain of steps is latency */
+#pragma unroll
+        for (int c = 0; c < X::kChunks; c++) {
+          ptx::mbar_wait(bar.full(ring.slot), ring.phase);
+          const uint32_t chunk = smem + ring.slot * kChunkBytes;
+#pragma unroll
+          for (int k = 0; k < 4; k++) {
+            uint32_t a[4];
+            ptx::ldmatrix4(a, chunk + swizzled(k_row, 2 * k + (lane >> 4)));
+            ptx::mma_m16n8k16(part[k], a, qf[4 * c + k][0], qf[4 * c + k][1]);
+          }
+          ring.next();
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) st[k] = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
+        if (n + 1 < tiles) load_valid(i, n + 1, length);
+        else load_valid(i + step, 0, next_length);
+      } else {
       const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
 #pragma unroll
       for (int c = 0; c < X::kChunks; c++) {
@@ -294,9 +335,6 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       ptx::wgmma_wait<0>();
       ptx::keep(st);
       if (n + 1 == tiles) warp_arrive(bar.q_free(), lane);
-      if constexpr (X::kChunks > kValueChunks) { /* columns past d_v are done */
-        uint32_t slot = tile_start.slot + kValueChunks;
-        warp_arrive(bar.empty(slot >= X::kSlots ? slot - X::kSlots : slot), lane);
       }
       /* ---- softmax over the tile's tokens */
       float x[kPairs];
@@ -327,8 +365,12 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         l[2 * j + 1] = l[2 * j + 1] * alpha[2 * j + 1] + p01 + p11;
         ptx::stmatrix2_trans(weights_row + j * 1024, ptx::pack_bf16(p00, p01), ptx::pack_bf16(p10, p11));
       }
-      ptx::fence_proxy_async(); /* stmatrix writes, before wgmma reads them */
+      if constexpr (!X::kByWarp) ptx::fence_proxy_async(); /* stmatrix writes, before wgmma reads them */
       ptx::bar_sync(1, 128);
+      if constexpr (X::kChunks > kValueChunks) { /* columns past d_v are done: every warp is past QK */
+        const uint32_t past = tile_slot + kValueChunks;
+        if (!X::kByWarp || warp == 0) warp_arrive(bar.empty(past >= X::kSlots ? past - X::kSlots : past), lane);
+      }
       if (n > 0 && __any_sync(~0u, moved)) {
 #pragma unroll
         for (int c = 0; c < kValueChunks; c++) {
@@ -337,11 +379,45 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         }
       }
       /* ---- O^T += V^T P^T, a chunk of 64 columns at a time */
+      if constexpr (X::kByWarp) {
+        uint32_t pf[8]; /* B fragments: head lane / 4, tokens of the four k16 steps */
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+          uint32_t r[4];
+          ptx::ldmatrix4(r, smem + X::kWeights + swizzled(lane & 7, 4 * k + (lane >> 3)));
+#pragma unroll
+          for (int e = 0; e < 4; e++) pf[4 * k + e] = r[e];
+        }
+        if (n == 0) {
+#pragma unroll
+          for (int c = 0; c < kValueChunks; c++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[c][e] = 0.f;
+          }
+        }
+        uint32_t slot = tile_slot + 2 * warp; /* this warp's 128 columns: two chunks */
+        if (slot >= X::kSlots) slot -= X::kSlots;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          const uint32_t chunk = smem + slot * kChunkBytes;
+#pragma unroll
+          for (int k = 0; k < 4; k++) {
+#pragma unroll
+            for (int b = 0; b < 4; b++) { /* 16 columns */
+              uint32_t a[4];
+              ptx::ldmatrix4_trans(a, chunk + k * 2048 + swizzled(v_row, 2 * b + ((lane >> 3) & 1)));
+              ptx::mma_m16n8k16(o[4 * half + b], a, pf[2 * k], pf[2 * k + 1]);
+            }
+          }
+          warp_arrive(bar.empty(slot), lane);
+          if (++slot == X::kSlots) slot = 0;
+        }
+      } else {
       const uint64_t dp = ptx::desc_k_major(smem + X::kWeights);
 #pragma unroll
       for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
       ptx::wgmma_fence();
-      uint32_t slot = tile_start.slot;
+      uint32_t slot = tile_slot;
 #pragma unroll
       for (int c = 0; c < kValueChunks; c++) {
         const uint64_t dv = ptx::desc_mn_major(smem + slot * kChunkBytes, kChunkBytes);
@@ -350,7 +426,7 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         ptx::wgmma_commit();
         if (++slot == X::kSlots) slot = 0;
       }
-      slot = tile_start.slot;
+      slot = tile_slot;
       static_for<kValueChunks>([&](auto c) {
         ptx::wgmma_wait<kValueChunks - 1 - decltype(c)::value>();
         warp_arrive(bar.empty(slot), lane);
@@ -358,6 +434,7 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       });
 #pragma unroll
       for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+      }
     }
     if (tiles == 0) load_valid(i + step, 0, next_length);
     length = next_length;
@@ -377,15 +454,15 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
 #pragma unroll
       for (int j = 0; j < kBlocks; j++) {
         const int head = item.head0 + 8 * j + quad;
-        uint16_t *row = out + head * call.out_stride_h + warp * 16 + pair;
+        uint16_t *row = out + head * call.out_stride_h + pair - quad;
 #pragma unroll
         for (int c = 0; c < kValueChunks; c++) {
           const uint32_t lo = ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
           const uint32_t hi =
               ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j + 2] * factor[2 * j], o[c][4 * j + 3] * factor[2 * j + 1]));
           if (head < call.h_q) {
-            *reinterpret_cast<uint32_t *>(row + c * 64) = lo;
-            *reinterpret_cast<uint32_t *>(row + c * 64 + 8) = hi;
+            *reinterpret_cast<uint32_t *>(row + column(c)) = lo;
+            *reinterpret_cast<uint32_t *>(row + column(c) + 8) = hi;
           }
         }
       }
@@ -398,8 +475,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         if (warp == 0 && quad == 0) final_state[h] = make_float2(m[k], l[k]);
 #pragma unroll
         for (int c = 0; c < kValueChunks; c++) {
-          mine[h * kDv + c * 64 + warp * 16 + quad] = o[c][4 * (k >> 1) + (k & 1)];
-          mine[h * kDv + c * 64 + warp * 16 + quad + 8] = o[c][4 * (k >> 1) + 2 + (k & 1)];
+          mine[h * kDv + column(c)] = o[c][4 * (k >> 1) + (k & 1)];
+          mine[h * kDv + column(c) + 8] = o[c][4 * (k >> 1) + 2 + (k & 1)];
         }
       }
       ptx::cluster_sync();
@@ -443,9 +520,9 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kHeads>::kCtas) kernel(con
   extern __shared__ uint8_t raw[];
   const uint32_t smem = (ptx::smem_addr(raw) + 1023) & ~1023u;
   uint8_t *generic = raw + (smem - ptx::smem_addr(raw));
-  const int rank = p.cluster == 1 ? 0 : static_cast<int>(blockIdx.x % p.cluster);
+  const uint32_t rank = p.cluster == 1 ? 0 : blockIdx.x % p.cluster;
   const int64_t first = blockIdx.x / p.cluster, step = gridDim.x / p.cluster;
-  if (threadIdx.x == 0) Barriers<X::kSlots>{smem + X::kBarriers}.init();
+  if (threadIdx.x == 0) Barriers<X::kSlots>{smem + X::kBarriers}.init(X::kByWarp ? 1 : 4);
   __syncthreads();
   /* ptxas honours setmaxnreg only where each role is one branch of a single if/else. */
   if (threadIdx.x < 128) {
