@@ -73,11 +73,16 @@ FHK_DEV Item item_at(const Params &p, int64_t i) {
   return {n / p.head_blocks, static_cast<int>(n % p.head_blocks) * kHeads};
 }
 
-/* Entry `pos` of the list: a KV row, or -1. */
-FHK_DEV int token_at(const fh_call &call, int64_t s, uint32_t pos, uint32_t length) {
-  if (pos >= length) return -1;
-  const int t = __ldg(call.indices + s * call.indices_stride + pos);
-  return static_cast<uint32_t>(t) < static_cast<uint64_t>(call.s_kv) ? t : -1;
+/*
+ * Lists are read a tile ahead, as they stand: what an entry means is asked when its tile comes, so that nobody waits for the load.
+ * Entries past the list's end read the last one.
+ */
+FHK_DEV int raw_token(const fh_call &call, int64_t s, uint32_t pos) {
+  return call.topk == 0 ? -1 : __ldg(call.indices + s * call.indices_stride + min(pos, static_cast<uint32_t>(call.topk) - 1));
+}
+/* Is entry `pos`, read as `raw`, a key? */
+FHK_DEV bool is_key(const fh_call &call, int raw, uint32_t pos, uint32_t length) {
+  return pos < length && raw >= 0 && raw < call.s_kv;
 }
 
 template <int kSlots>
@@ -133,13 +138,13 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
   Ring<X::kSlots> ring;
   uint32_t q_phase = 0;
 
-  int tokens[4];
-  auto load_tokens = [&](int64_t i, uint32_t tile, uint32_t length) {
-    if (i >= p.items) return;
-    const int64_t s = item_at<kHeads>(p, i).s;
-    const uint32_t pos = (rank + tile * p.cluster) * kTile + row0;
+  /* The list position of this thread's first row in a tile; where it lies beyond the last item, the last item's list is read. */
+  auto position = [&](uint32_t tile) { return (rank + tile * p.cluster) * kTile + row0; };
+  int raw[4];
+  auto load_tokens = [&](int64_t i, uint32_t tile) {
+    const int64_t s = item_at<kHeads>(p, i < p.items ? i : p.items - 1).s;
 #pragma unroll
-    for (int k = 0; k < 4; k++) tokens[k] = token_at(call, s, pos + 16 * k, length);
+    for (int k = 0; k < 4; k++) raw[k] = raw_token(call, s, position(tile) + 16 * k);
   };
   auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0u; };
   auto load_query = [&](const Item &item) {
@@ -156,7 +161,7 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
   };
 
   uint32_t length = load_length(first);
-  load_tokens(first, 0, length);
+  load_tokens(first, 0);
   for (int64_t i = first; i < p.items; i += step) {
     const Item item = item_at<kHeads>(p, i);
     const uint32_t next_length = load_length(i + step);
@@ -174,11 +179,12 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
       uint32_t bytes[4];
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        bytes[k] = tokens[k] >= 0 ? 16 : 0;
-        src[k] = call.kv + (tokens[k] >= 0 ? tokens[k] : 0) * call.kv_stride + unit * 8;
+        const bool key = is_key(call, raw[k], position(n) + 16 * k, length);
+        bytes[k] = key ? 16 : 0;
+        src[k] = call.kv + (key ? raw[k] : 0) * call.kv_stride + unit * 8;
       }
-      if (n + 1 < tiles) load_tokens(i, n + 1, length);
-      else load_tokens(i + step, 0, next_length);
+      if (n + 1 < tiles) load_tokens(i, n + 1);
+      else load_tokens(i + step, 0);
 #pragma unroll
       for (int c = 0; c < X::kChunks; c++) {
         if (n == 0 && c == X::kQueryAfter) load_query(item);
@@ -190,7 +196,7 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
         ring.next();
       }
     }
-    if (tiles == 0) load_tokens(i + step, 0, next_length);
+    if (tiles == 0) load_tokens(i + step, 0);
     length = next_length;
   }
 }
@@ -245,18 +251,18 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
   auto larger = [](float a, float b) { return fmaxf(a, b); };
   auto sum = [](float a, float b) { return a + b; };
 
-  bool ok0 = false, ok1 = false; /* is the token of this thread's first and second row of the coming tile valid? */
-  auto load_valid = [&](int64_t i, uint32_t tile, uint32_t length) {
-    if (i >= p.items) return;
-    const int64_t s = item_at<kHeads>(p, i).s;
-    const uint32_t pos = (rank + tile * p.cluster) * kTile + warp * 16 + quad;
-    ok0 = token_at(call, s, pos, length) >= 0;
-    ok1 = token_at(call, s, pos + 8, length) >= 0;
+  /* list entries of this thread's two rows of the coming tile */
+  auto position = [&](uint32_t tile) { return (rank + tile * p.cluster) * kTile + warp * 16 + quad; };
+  int raw0 = -1, raw1 = -1;
+  auto load_tokens = [&](int64_t i, uint32_t tile) {
+    const int64_t s = item_at<kHeads>(p, i < p.items ? i : p.items - 1).s;
+    raw0 = raw_token(call, s, position(tile));
+    raw1 = raw_token(call, s, position(tile) + 8);
   };
   auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0u; };
 
   uint32_t length = load_length(first);
-  load_valid(first, 0, length);
+  load_tokens(first, 0);
   for (int64_t i = first; i < p.items; i += step) {
     const Item item = item_at<kHeads>(p, i);
     const uint32_t next_length = load_length(i + step);
@@ -279,7 +285,7 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       }
     }
     for (uint32_t n = 0; n < tiles; n++) {
-      const bool valid0 = ok0, valid1 = ok1;
+      const bool valid0 = is_key(call, raw0, position(n), length), valid1 = is_key(call, raw1, position(n) + 8, length);
       if (n == 0) {
         ptx::mbar_wait(bar.q_full(), q_phase);
         q_phase ^= 1;
@@ -315,8 +321,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         }
 #pragma unroll
         for (int k = 0; k < 4; k++) st[k] = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
-        if (n + 1 < tiles) load_valid(i, n + 1, length);
-        else load_valid(i + step, 0, next_length);
+        if (n + 1 < tiles) load_tokens(i, n + 1);
+        else load_tokens(i + step, 0);
       } else {
       const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
 #pragma unroll
@@ -330,8 +336,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         ptx::wgmma_commit();
         ring.next();
       }
-      if (n + 1 < tiles) load_valid(i, n + 1, length);
-      else load_valid(i + step, 0, next_length);
+      if (n + 1 < tiles) load_tokens(i, n + 1);
+      else load_tokens(i + step, 0);
       ptx::wgmma_wait<0>();
       ptx::keep(st);
       if (n + 1 == tiles) warp_arrive(bar.q_free(), lane);
@@ -436,7 +442,7 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
       }
     }
-    if (tiles == 0) load_valid(i + step, 0, next_length);
+    if (tiles == 0) load_tokens(i + step, 0);
     length = next_length;
 
     /* ---- finish: out = O / (l + 2^(sink - m)) */
@@ -538,10 +544,11 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kHeads>::kCtas) kernel(con
   }
 }
 
-/* How many CTAs share an item so that few items still fill the device. */
-inline int32_t cluster_size(int64_t items, int64_t tiles, int64_t slots) {
-  int32_t size = 1;
-  while (size < kMaxCluster && items * size * 2 <= slots && size * 2 <= tiles) size *= 2;
+/* How many CTAs share an item so that few items still fill the device: up to one CTA a multiprocessor. Two would fit, but clusters are
+ * placed whole, and filling every slot with them took a second wave (64 queries: 15.0 us in pairs, 23.3 us in fours). */
+inline uint32_t cluster_size(int64_t items, int64_t tiles, int64_t multiprocessors) {
+  uint32_t size = 1;
+  while (size < kMaxCluster && items * size * 2 <= multiprocessors && size * 2 <= tiles) size *= 2;
   return size;
 }
 
@@ -558,7 +565,7 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   p.head_blocks = (call->h_q + kHeads - 1) / kHeads;
   p.items = call->s_q * p.head_blocks;
   const int64_t slots = static_cast<int64_t>(multiprocessors) * X::kCtas;
-  p.cluster = cluster_size(p.items, (call->topk + kTile - 1) / kTile, slots);
+  p.cluster = cluster_size(p.items, (call->topk + kTile - 1) / kTile, multiprocessors);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.cluster > 1 ? p.items * p.cluster : p.items < slots ? p.items : slots));
   config.blockDim = dim3(kThreads);
