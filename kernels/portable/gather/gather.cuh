@@ -1,0 +1,428 @@
+/*
+ * portable gather: one query at its native heads, mma.sync and cp.async, sm_80 and up.
+ *
+ *   S^T[16 tokens x heads] = K Q^T       A = K (ldmatrix),              B = Q in registers
+ *   O^T[512 x heads]      += V^T P^T     A = the same bytes transposed, B = P by movmatrix
+ *
+ * so eight heads fill n8 and no row is a zero. A team of kWarps warps, 2 or 4, takes one query and kBlocks blocks of eight heads;
+ * kBlocks is 1 or kWarps. The columns are split among its warps: each adds up the scores over its own columns and puts its part
+ * in shared memory; with one block every warp does the softmax, with several each warp that of one block, and passes the weights
+ * on; then each blends its own columns of V for all heads. So a tile is read from shared memory twice, whatever the head count.
+ * More heads than a team takes are cut into items that walk the list anew.
+ *
+ * Many queries: a CTA is one team, and the device holds as many as registers and shared memory allow. Few: the teams of a CTA
+ * share a query, tile by tile, and add up in shared memory at the end.
+ *
+ * Shared memory, bytes: teams x stages x tile (16 x d x 2; the first 512 columns of all rows, then the rest); parts of the
+ * scores, 16 a lane, block and warp; weights, 16 a lane and block; (max, sum) and factor of every head. At the end the rings hold
+ * O, in rounds. Rows that cp.async cannot take (not on 16 bytes) come element by element: correct, slow.
+ */
+#ifndef FEWHEAD_KERNELS_PORTABLE_GATHER_CUH
+#define FEWHEAD_KERNELS_PORTABLE_GATHER_CUH
+
+#include "cuda/common.cuh"
+#include "cuda/cuda.h"
+
+namespace fhk {
+namespace portable_gather {
+
+constexpr int kTile = 16;                /* tokens: m16 */
+constexpr int kDv = 512;
+constexpr uint32_t kRowBytes = kDv * 2;  /* the first 512 columns of a tile's row; columns past them lie behind all rows */
+constexpr int kRounds = 4;               /* of the epilogue */
+constexpr int kMaxTeams = 4, kMaxStages = 4;
+
+template <int kD, int kWarps, int kBlocks>
+struct Shape {
+  static constexpr int kHeads = 8 * kBlocks;
+  static constexpr int kSteps = kDv / 16 / kWarps, kPastSteps = (kD - kDv) / 16 / kWarps; /* k16 steps; those past d_v */
+  static_assert((kD - kDv) / 16 % kWarps == 0, "columns past d_v are split evenly");
+  static constexpr int kColumnBlocks = kDv / 16 / kWarps; /* m16 blocks of O^T of a warp */
+  static constexpr uint32_t kTileBytes = kTile * kD * 2;
+  static_assert(kWarps == 2 || kWarps == 4, "a team is two or four warps");
+  static_assert(kBlocks == 1 || kBlocks == kWarps, "every warp has one block to weigh, or the same one");
+  static constexpr uint32_t kPartBytes = kWarps * kBlocks * 32 * 16, kWeightBytes = kBlocks > 1 ? kBlocks * 32 * 16 : 0;
+  static constexpr int kRoundColumns = kDv / kWarps / kRounds;
+  static constexpr int kStagingStride = kRoundColumns + 4; /* floats: head 2 c, column r of a fragment are on bank 8 c + r */
+  static constexpr uint32_t kStagingBytes = kHeads * kStagingStride * 4;
+  static_assert(kWarps * kStagingBytes <= 2 * kTileBytes, "a round must fit the smallest ring");
+  /* Registers are what Q and O of a warp take, and hold this many warps a multiprocessor. */
+  static constexpr int kWarpsByRegisters = kBlocks == kWarps ? 8 : 12;
+  static constexpr int kThreads = 32 * kWarpsByRegisters; /* the most a CTA can have, which caps a thread's registers */
+  static constexpr uint32_t bytes(int teams, int stages) {
+    return teams * (stages * kTileBytes + kPartBytes + kWeightBytes + kHeads * (sizeof(float2) + sizeof(float)));
+  }
+};
+
+struct Params {
+  fh_call call;
+  int32_t head_groups; /* items of a query */
+  int32_t teams;       /* of a CTA; more than one: they share an item */
+  int32_t stages;
+  int32_t resident;    /* CTAs that the device holds at once */
+  bool wide_kv;        /* KV rows start on 16 bytes */
+  bool wide_q;         /* q rows start on 4 bytes */
+  bool wide_out;       /* out rows start on 16 bytes */
+};
+
+/* 16-byte unit u of row r lies at unit u ^ (r % 8): ldmatrix reads eight rows without bank conflicts. */
+FHK_DEV uint32_t unit_offset(uint32_t row, uint32_t unit) { return (unit ^ (row & 7)) << 4; }
+
+template <int kD, int kWarps, int kBlocks>
+__global__ void __launch_bounds__(Shape<kD, kWarps, kBlocks>::kThreads, 1) kernel(const __grid_constant__ Params p) {
+  using X = Shape<kD, kWarps, kBlocks>;
+  extern __shared__ __align__(1024) uint8_t memory[];
+  const fh_call &call = p.call;
+  const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
+  const int team = warp / kWarps, member = warp % kWarps;
+  const int c4 = lane & 3, r8 = lane >> 2; /* a lane holds tokens (of O: columns) r8 and r8 + 8 against heads 2 c4 and 2 c4 + 1 */
+  /* Items from the last: the lists of a causal chunk are longest there. */
+  const int64_t item = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  const int64_t s = item / p.head_groups;
+  const int head0 = static_cast<int>(item % p.head_groups) * X::kHeads;
+  const uint32_t ring_bytes = p.stages * X::kTileBytes;
+  uint8_t *const ring = memory + team * ring_bytes;
+  constexpr uint32_t kExchangeBytes = X::kPartBytes + X::kWeightBytes;
+  /* Parts of the scores, [warp][block][lane], and weights passed on, [block][lane]. */
+  float4 *const parts = reinterpret_cast<float4 *>(memory + p.teams * ring_bytes + team * kExchangeBytes) + lane;
+  float4 *const passed = parts + X::kPartBytes / sizeof(float4);
+  float2 *const states = reinterpret_cast<float2 *>(memory + p.teams * (ring_bytes + kExchangeBytes));
+  float *const factors = reinterpret_cast<float *>(states + p.teams * X::kHeads);
+
+  if (item >= p.resident) { /* what a later item will want first comes from DRAM: start it towards L2, in lines of 128 bytes */
+    const int64_t later = (item - p.resident) / p.head_groups;
+    for (int64_t pos = threadIdx.x * 32; pos < call.topk; pos += blockDim.x * 32)
+      ptx::prefetch_l2(call.indices + later * call.indices_stride + pos);
+    constexpr int kLines = kD / 64;
+    const int first = static_cast<int>((item - p.resident) % p.head_groups) * X::kHeads;
+    for (int k = threadIdx.x; k < X::kHeads * kLines && first + k / kLines < call.h_q; k += blockDim.x)
+      ptx::prefetch_l2(call.q + later * call.q_stride_s + (first + k / kLines) * call.q_stride_h + k % kLines * 64);
+  }
+
+#ifdef FHK_RACECHECK /* the tool does not follow a barrier of a part of the CTA; an mbarrier says the same */
+  __shared__ uint64_t barriers[kMaxTeams];
+  const uint32_t barrier = ptx::smem_addr(&barriers[team]);
+  uint32_t meetings = 0;
+  if (threadIdx.x < p.teams) ptx::mbar_init(ptx::smem_addr(&barriers[threadIdx.x]), 32 * kWarps);
+  __syncthreads();
+  auto meet = [&]() {
+    ptx::mbar_arrive(barrier);
+    ptx::mbar_wait(barrier, meetings++ & 1);
+  };
+#else
+  auto meet = [&]() { ptx::bar_sync(1 + team, 32 * kWarps); }; /* the team */
+#endif
+  const int64_t length = list_length(call, s);
+  const int32_t tiles = static_cast<int32_t>(((length + kTile - 1) / kTile - team + p.teams - 1) / p.teams); /* of this team */
+  const int32_t *const list = call.indices + s * call.indices_stride;
+  auto entry_of = [&](int32_t i) { /* entry lane % 16 of the team's tile i, -1 past the list's end */
+    const int64_t pos = (team + static_cast<int64_t>(i) * p.teams) * kTile + (lane & 15);
+    return i < tiles && pos < length ? __ldg(list + pos) : -1;
+  };
+  auto is_valid = [&](int32_t entry) { return static_cast<uint32_t>(entry) < static_cast<uint32_t>(call.s_kv); };
+  /* A warp copies a row at a time, 512 contiguous bytes an instruction; the members of a team share the rows. */
+  auto copy_tile = [&](int slot, int32_t entry) {
+    constexpr int kRows = kTile / kWarps;
+    const int32_t token = is_valid(entry) ? entry : -1;
+    uint8_t *const tile = ring + slot * X::kTileBytes;
+    if (p.wide_kv) {
+      const uint32_t dst = ptx::smem_addr(tile);
+#pragma unroll
+      for (int k = 0; k < kRows; k++) {
+        const int r = member * kRows + k;
+        const int32_t t = __shfl_sync(~0u, token, r);
+        const uint16_t *src = call.kv + (t >= 0 ? t : 0) * call.kv_stride + lane * 8;
+        const uint32_t bytes = t >= 0 ? 16 : 0, at = dst + r * kRowBytes + unit_offset(r, lane);
+        ptx::cp_async16(at, src, bytes);
+        ptx::cp_async16(at + 512, src + 256, bytes);
+      }
+      if constexpr (kD > kDv) { /* 128 bytes a row: four rows an instruction */
+#pragma unroll
+        for (int k = 0; k < kRows; k += 4) {
+          const int r = member * kRows + k + (lane >> 3), unit = lane & 7;
+          const int32_t t = __shfl_sync(~0u, token, r);
+          const uint16_t *src = call.kv + (t >= 0 ? t : 0) * call.kv_stride + kDv + unit * 8;
+          ptx::cp_async16(dst + kTile * kRowBytes + swizzled(r, unit), src, t >= 0 ? 16 : 0);
+        }
+      }
+    } else {
+      for (int k = 0; k < kRows; k++) {
+        const int r = member * kRows + k;
+        const int32_t t = __shfl_sync(~0u, token, r);
+        const uint16_t *src = call.kv + (t >= 0 ? t : 0) * call.kv_stride;
+        for (int d = lane; d < kD; d += 32) {
+          const uint32_t at = d < kDv ? r * kRowBytes + unit_offset(r, d / 8) : kTile * kRowBytes + swizzled(r, (d - kDv) / 8);
+          *reinterpret_cast<uint16_t *>(tile + at + d % 8 * 2) = t >= 0 ? __ldg(src + d) : static_cast<uint16_t>(0);
+        }
+      }
+    }
+    ptx::cp_async_commit();
+  };
+
+  const int ahead = p.stages - 1; /* tiles under way while one is computed. Groups are counted, so empty ones are closed too */
+  for (int k = 0; k < ahead; k++) {
+    if (k < tiles) copy_tile(k, entry_of(k));
+    else ptx::cp_async_commit();
+  }
+  int32_t coming = entry_of(ahead);
+
+  uint32_t q[X::kSteps + X::kPastSteps][kBlocks][2]; /* B fragments of the warp's k16 steps */
+  auto load_query = [&](auto load) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) {
+      const bool real = head0 + 8 * b + r8 < call.h_q;
+      const uint16_t *row = call.q + s * call.q_stride_s + (real ? head0 + 8 * b + r8 : 0) * call.q_stride_h + 2 * c4;
+#pragma unroll
+      for (int k = 0; k < X::kSteps + X::kPastSteps; k++) {
+        const int column = k < X::kSteps ? (member * X::kSteps + k) * 16 : kDv + (member * X::kPastSteps + k - X::kSteps) * 16;
+        q[k][b][0] = real ? load(row + column) : 0;
+        q[k][b][1] = real ? load(row + column + 8) : 0;
+      }
+    }
+  };
+  if (p.wide_q) load_query([](const uint16_t *at) { return __ldg(reinterpret_cast<const uint32_t *>(at)); });
+  else load_query([](const uint16_t *at) { return __ldg(at) | static_cast<uint32_t>(__ldg(at + 1)) << 16; });
+  float o[X::kColumnBlocks][kBlocks][4]; /* O^T: 16 columns x 8 heads an entry */
+#pragma unroll
+  for (int j = 0; j < X::kColumnBlocks; j++) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) o[j][b][0] = o[j][b][1] = o[j][b][2] = o[j][b][3] = 0.f;
+  }
+  const int own = kBlocks > 1 ? member : 0; /* the block whose softmax this warp does */
+  float m[2] = {kMaxStart, kMaxStart}, l[2] = {0.f, 0.f};
+  const float scale = call.sm_scale * kLog2e;
+
+  int slot = 0, fill = ahead; /* of the ring: the tile to compute, the tile to copy */
+  for (int32_t i = 0; i < tiles; i++) {
+    const int32_t entry = entry_of(i); /* in L1 since its copy began */
+    if (p.stages == 2) ptx::cp_async_wait<0>();
+    else if (p.stages == 3) ptx::cp_async_wait<1>();
+    else ptx::cp_async_wait<2>();
+    meet(); /* everybody's copies of this tile have landed, and everybody is done with the slot that is filled next */
+    if (i + ahead < tiles) copy_tile(fill, coming);
+    else ptx::cp_async_commit();
+    coming = entry_of(i + ahead + 1);
+    const uint32_t tile = ptx::smem_addr(ring) + slot * X::kTileBytes;
+    slot = slot + 1 == p.stages ? 0 : slot + 1;
+    fill = fill + 1 == p.stages ? 0 : fill + 1;
+
+    /* ---- S^T = K Q^T; four accumulators break the chain of steps */
+    constexpr int kChains = 4 / kBlocks;
+    float part[kBlocks][kChains][4] = {};
+    const uint32_t k_row = (lane & 7) + ((lane >> 3) & 1) * 8, k_unit = lane >> 4;
+#pragma unroll
+    for (int k = 0; k < X::kSteps + X::kPastSteps; k++) {
+      uint32_t a[4];
+      if (k < X::kSteps) ptx::ldmatrix4(a, tile + k_row * kRowBytes + unit_offset(lane, 2 * (member * X::kSteps + k) + k_unit));
+      else ptx::ldmatrix4(a, tile + kTile * kRowBytes + swizzled(k_row, 2 * (member * X::kPastSteps + k - X::kSteps) + k_unit));
+#pragma unroll
+      for (int b = 0; b < kBlocks; b++) ptx::mma_m16n8k16(part[b][k % kChains], a, q[k][b][0], q[k][b][1]);
+    }
+    float score[4]; /* of block `own`: token r8 against both heads, token r8 + 8 */
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) {
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        score[e] = part[b][0][e];
+#pragma unroll
+        for (int c = 1; c < kChains; c++) score[e] += part[b][c][e];
+      }
+      parts[(member * kBlocks + b) * 32] = make_float4(score[0], score[1], score[2], score[3]);
+    }
+    meet();
+#pragma unroll
+    for (int w = 0; w < kWarps; w++) { /* the same order in all warps: those that do the same block must agree */
+      const float4 v = parts[(w * kBlocks + own) * 32];
+      score[0] = w ? score[0] + v.x : v.x;
+      score[1] = w ? score[1] + v.y : v.y;
+      score[2] = w ? score[2] + v.z : v.z;
+      score[3] = w ? score[3] + v.w : v.w;
+    }
+    /* ---- softmax over the tile: within the lane, then over the eight lanes that share two heads */
+    const uint32_t valid = __ballot_sync(~0u, is_valid(entry)); /* bits 0 .. 15 */
+    if (!(valid >> r8 & 1)) score[0] = score[1] = -INFINITY;
+    if (!(valid >> (r8 + 8) & 1)) score[2] = score[3] = -INFINITY;
+    float top[2] = {fmaxf(score[0], score[2]), fmaxf(score[1], score[3])};
+#pragma unroll
+    for (int d = 4; d < 32; d <<= 1) {
+      top[0] = fmaxf(top[0], __shfl_xor_sync(~0u, top[0], d));
+      top[1] = fmaxf(top[1], __shfl_xor_sync(~0u, top[1], d));
+    }
+    uint32_t weights[kBlocks][2];
+    float shrink[kBlocks][2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+      const float now = fmaxf(m[e], top[e] * scale);
+      shrink[0][e] = ptx::exp2(m[e] - now);
+      m[e] = now;
+    }
+    {
+      const float p00 = ptx::exp2(fmaf(score[0], scale, -m[0])), p01 = ptx::exp2(fmaf(score[1], scale, -m[1]));
+      const float p10 = ptx::exp2(fmaf(score[2], scale, -m[0])), p11 = ptx::exp2(fmaf(score[3], scale, -m[1]));
+      l[0] = l[0] * shrink[0][0] + p00 + p10;
+      l[1] = l[1] * shrink[0][1] + p01 + p11;
+      /* the accumulator layout (token, head pair), transposed, is the B layout */
+      weights[0][0] = ptx::movmatrix_trans(ptx::pack_bf16(p00, p01));
+      weights[0][1] = ptx::movmatrix_trans(ptx::pack_bf16(p10, p11));
+    }
+    if constexpr (kBlocks > 1) {
+      passed[own * 32] = make_float4(__uint_as_float(weights[0][0]), __uint_as_float(weights[0][1]), shrink[0][0], shrink[0][1]);
+      meet();
+#pragma unroll
+      for (int b = 0; b < kBlocks; b++) {
+        const float4 v = passed[b * 32];
+        weights[b][0] = __float_as_uint(v.x);
+        weights[b][1] = __float_as_uint(v.y);
+        shrink[b][0] = v.z;
+        shrink[b][1] = v.w;
+      }
+    }
+    bool moved = false;
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) moved |= (shrink[b][0] != 1.f) | (shrink[b][1] != 1.f);
+    /* ---- O^T += V^T P^T */
+    if (__any_sync(~0u, moved)) {
+#pragma unroll
+      for (int j = 0; j < X::kColumnBlocks; j++) {
+#pragma unroll
+        for (int b = 0; b < kBlocks; b++) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) o[j][b][e] *= shrink[b][e & 1];
+        }
+      }
+    }
+    const uint32_t v_row = (lane & 7) + (lane >> 4) * 8, v_unit = (lane >> 3) & 1;
+#pragma unroll
+    for (int j = 0; j < X::kColumnBlocks; j++) {
+      uint32_t a[4];
+      ptx::ldmatrix4_trans(a, tile + v_row * kRowBytes + unit_offset(lane, 2 * (member * X::kColumnBlocks + j) + v_unit));
+#pragma unroll
+      for (int b = 0; b < kBlocks; b++) ptx::mma_m16n8k16(o[j][b], a, weights[b][0], weights[b][1]);
+    }
+  }
+  ptx::cp_async_wait<0>();
+
+  /* ---- finish: (max, sum) of every head, then O in rounds through the idle rings */
+#pragma unroll
+  for (int e = 0; e < 2; e++) {
+#pragma unroll
+    for (int d = 4; d < 32; d <<= 1) l[e] += __shfl_xor_sync(~0u, l[e], d);
+    if (r8 == 0 && member < kBlocks) states[team * X::kHeads + 8 * own + 2 * c4 + e] = make_float2(m[e], l[e]);
+  }
+  __syncthreads(); /* also: nobody reads the rings any more */
+  for (int h = threadIdx.x; h < X::kHeads && head0 + h < call.h_q; h += blockDim.x) {
+    float most = kMaxStart, sum = 0.f;
+    for (int k = 0; k < p.teams; k++) most = fmaxf(most, states[k * X::kHeads + h].x);
+    for (int k = 0; k < p.teams; k++) sum += ptx::exp2(states[k * X::kHeads + h].x - most) * states[k * X::kHeads + h].y;
+    const float inverse = inverse_denominator(most, sum, sink_log2(call, head0 + h));
+    for (int k = 0; k < p.teams; k++) factors[k * X::kHeads + h] = ptx::exp2(states[k * X::kHeads + h].x - most) * inverse;
+    store_statistics(call, s, head0 + h, most, sum);
+  }
+  __syncthreads();
+  float *const staging = reinterpret_cast<float *>(ring + member * X::kStagingBytes);
+  uint16_t *const row = static_cast<uint16_t *>(call.out) + s * call.out_stride_s + head0 * call.out_stride_h;
+  uint16_t *const out = row + member * (kDv / kWarps);
+  auto settle = [&]() { /* teams that share an item read each other's part, others only their own warp's */
+    if (p.teams > 1) __syncthreads();
+    else __syncwarp();
+  };
+#pragma unroll
+  for (int round = 0; round < kRounds; round++) {
+    constexpr int kRoundBlocks = X::kColumnBlocks / kRounds;
+#pragma unroll
+    for (int j = 0; j < kRoundBlocks; j++) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; b++) {
+        const float(&v)[4] = o[round * kRoundBlocks + j][b];
+        float *at = staging + (8 * b + 2 * c4) * X::kStagingStride + 16 * j + r8;
+        at[0] = v[0];
+        at[X::kStagingStride] = v[1];
+        at[8] = v[2];
+        at[X::kStagingStride + 8] = v[3];
+      }
+    }
+    settle();
+    constexpr int kUnits = X::kRoundColumns / 8;
+    for (int unit = team * 32 + lane; unit < X::kHeads * kUnits; unit += p.teams * 32) {
+      const int h = unit / kUnits, column = unit % kUnits * 8;
+      if (head0 + h >= call.h_q) break;
+      float sum[8] = {};
+      for (int k = 0; k < p.teams; k++) {
+        const float factor = factors[k * X::kHeads + h];
+        const float4 *from = reinterpret_cast<const float4 *>(memory + k * ring_bytes + member * X::kStagingBytes) +
+                             (h * X::kStagingStride + column) / 4;
+        const float4 a = from[0], b = from[1];
+        sum[0] += factor * a.x, sum[1] += factor * a.y, sum[2] += factor * a.z, sum[3] += factor * a.w;
+        sum[4] += factor * b.x, sum[5] += factor * b.y, sum[6] += factor * b.z, sum[7] += factor * b.w;
+      }
+      uint32_t pairs[4];
+#pragma unroll
+      for (int k = 0; k < 4; k++) pairs[k] = ptx::pack_bf16(sum[2 * k], sum[2 * k + 1]);
+      uint16_t *to = out + h * call.out_stride_h + round * X::kRoundColumns + column;
+      if (p.wide_out) {
+        *reinterpret_cast<uint4 *>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      } else {
+#pragma unroll
+        for (int k = 0; k < 8; k++) to[k] = static_cast<uint16_t>(pairs[k / 2] >> (k % 2 * 16));
+      }
+    }
+    settle();
+  }
+}
+
+/* Shared memory of a multiprocessor, KiB; a CTA can have one less, and one is kept back of each CTA. */
+inline uint32_t shared_kib(int32_t capability) {
+  if (capability == 80 || capability == 87) return 164;
+  if (capability >= 90 && capability < 120) return 228;
+  return 100;
+}
+
+template <int kD, int kWarps, int kBlocks>
+cudaError_t prepare() {
+  int device, most;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (status != cudaSuccess) return status;
+  return cudaFuncSetAttribute(kernel<kD, kWarps, kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+}
+
+template <int kD, int kWarps, int kBlocks>
+cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream) {
+  using X = Shape<kD, kWarps, kBlocks>;
+  Params p;
+  p.call = *call;
+  p.head_groups = (call->h_q + X::kHeads - 1) / X::kHeads;
+  p.wide_kv = aligned(call->kv, call->kv_stride, 0, 2, 16);
+  p.wide_q = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 4);
+  p.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
+  const int64_t items = call->s_q * p.head_groups;
+  if (items > INT32_MAX) return cudaErrorInvalidConfiguration; /* terabytes of output */
+  const uint32_t memory = shared_kib(gpu->capability) * 1024, kept = 1024;
+  auto ctas = [&](int teams, int stages) { /* that a multiprocessor holds */
+    const int by_memory = static_cast<int>(memory / (X::bytes(teams, stages) + kept));
+    const int by_registers = X::kWarpsByRegisters / kWarps / teams;
+    return by_memory < by_registers ? by_memory : by_registers;
+  };
+  /* While every item can have a CTA at once, its teams share it: as many as that allows. */
+  p.teams = kMaxTeams;
+  while (p.teams > 1 && items > static_cast<int64_t>(ctas(p.teams, 2)) * gpu->multiprocessors) p.teams /= 2;
+  /* As many CTAs as two stages allow, then as many stages as fit beside each other. */
+  const int resident = p.teams == 1 ? ctas(1, 2) : static_cast<int>((items - 1) / gpu->multiprocessors) + 1;
+  p.stages = kMaxStages;
+  while (p.stages > 2 && ctas(p.teams, p.stages) < resident) p.stages--;
+  p.resident = resident * gpu->multiprocessors;
+  kernel<kD, kWarps, kBlocks><<<static_cast<unsigned>(items), 32 * kWarps * p.teams, X::bytes(p.teams, p.stages), stream>>>(p);
+  return cudaGetLastError();
+}
+
+#define FHK_PORTABLE_GATHER_DECLARE(D, WARPS, BLOCKS)      \
+  extern template cudaError_t prepare<D, WARPS, BLOCKS>(); \
+  extern template cudaError_t launch<D, WARPS, BLOCKS>(const fhk_gpu *, const fh_call *, cudaStream_t);
+#define FHK_PORTABLE_GATHER_DEFINE(D, WARPS, BLOCKS) \
+  template cudaError_t prepare<D, WARPS, BLOCKS>();  \
+  template cudaError_t launch<D, WARPS, BLOCKS>(const fhk_gpu *, const fh_call *, cudaStream_t);
+
+}  // namespace portable_gather
+}  // namespace fhk
+
+#endif
