@@ -13,10 +13,6 @@
 
 #include "internal.h"
 
-/* The float nearest 1 / sqrt(2 * (2^32 - 1) / 3): one over the deviation of a sum of eight numbers uniform in 0 .. 65535. */
-#define NORMAL_SCALE 0x1.3988e2p-16f
-#define NORMAL_MEAN (8 * 65535 / 2)
-
 enum { LANES = 64 }; /* blocks computed side by side, loops long enough for compilers to vectorise */
 
 typedef struct generator {
@@ -92,7 +88,7 @@ static inline __attribute__((always_inline)) void make_chunk(const generator *g,
       for (int i = 0; i < LANES; i++) {
         uint32_t sum = 0;
         for (int j = 0; j < 4; j++) sum += (w[j][i] & 0xffffu) + (w[j][i] >> 16);
-        x[i] = fmaf(g->scale, (float)((int32_t)sum - NORMAL_MEAN) * NORMAL_SCALE, g->a);
+        x[i] = fmaf(g->scale, (float)((int32_t)sum - FH_NORMAL_MEAN) * FH_NORMAL_SCALE, g->a);
       }
     else
       for (int i = 0; i < LANES; i++)
