@@ -87,23 +87,29 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
   return check_choices(call);
 }
 
+static fh_status check_path(const fh_device *device, int32_t path) {
+  if (device->back_end->has_path(path)) return FH_OK;
+  return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s yet; use gather or padded", fh_path_name(path), device->back_end->called);
+}
+
 /* Entries of a group are counted in 32 bits. */
 static int plan_fits(const fh_call *call) {
   return call->group * call->topk <= INT32_MAX;
 }
 
-fh_status fh_check_plannable(const fh_call *call) {
-  if (plan_fits(call)) return FH_OK;
+fh_status fh_check_plannable(const fh_device *device, const fh_call *call) {
+  const fh_status status = check_path(device, FH_PACKED);
+  if (status || plan_fits(call)) return status;
   return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk, (int)call->group,
                  INT32_MAX);
 }
 
 /* The plan that the caller gave, if any: was it built for a call like this one? */
-static fh_status check_plan(fh_checked *checked) {
+static fh_status check_plan(const fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
   fh_plan *plan = &checked->plan;
   if (call->path == FH_PACKED) {
-    const fh_status status = fh_check_plannable(call);
+    const fh_status status = fh_check_plannable(device, call);
     if (status) return status;
   }
   if (!call->plan) return FH_OK;
@@ -230,8 +236,8 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
   fh_call *call = &checked->call;
   fh_counters counters;
   fh_status status;
-  if ((status = fh_check_sizes(device, given, checked)) || (status = check_plan(checked))) return status;
-  if (call->stream) return fh_fail(FH_ERR_ARGUMENT, "stream: got %p, wanted NULL on a CPU", call->stream);
+  if ((status = fh_check_sizes(device, given, checked)) || (status = check_plan(device, checked))) return status;
+  if ((status = fh_check_stream(device, call->stream))) return status;
   if (call->counters) {
     status = fh_struct_in("fh_counters", call->counters, offsetof(fh_counters, rows), &counters, sizeof counters);
     if (status) return status;
@@ -256,12 +262,12 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
 /* ---- Workspace ------------------------------------------------------------------------------------------------------------ */
 
 /* Whether FH_AUTO may pack: with one query a group there is nothing to share. */
-static int may_pack(const fh_call *call) {
-  return !call->row_invariant && call->group > 1 && plan_fits(call);
+static int may_pack(const fh_device *device, const fh_call *call) {
+  return device->back_end->has_path(FH_PACKED) && !call->row_invariant && call->group > 1 && plan_fits(call);
 }
 
 static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {
-  const uint64_t bytes = fhk_cpu_plan_bytes(device->cpu, call);
+  const uint64_t bytes = device->back_end->plan_bytes(device, call);
   return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
 }
 
@@ -269,7 +275,7 @@ static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t
   fh_call one = *call;
   one.path = path;
   one.plan = plan;
-  return fhk_cpu_workspace_bytes(device->cpu, &one);
+  return device->back_end->workspace_bytes(device, &one);
 }
 
 /* FH_AUTO builds its plan at the start of the workspace; the path it then takes has the rest. */
@@ -277,7 +283,7 @@ static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
   if (call->path != FH_AUTO) return path_bytes(device, call, call->path, call->plan);
   const uint64_t padded = path_bytes(device, call, FH_PADDED, NULL), gather = path_bytes(device, call, FH_GATHER, NULL);
   uint64_t rest = padded > gather ? padded : gather, plan = 0;
-  if (may_pack(call)) {
+  if (may_pack(device, call)) {
     const fh_plan later = {.struct_size = sizeof later, .s_q = call->s_q, .group = call->group,
                            .groups = (call->s_q + call->group - 1) / call->group, .capacity = call->group * call->topk};
     const uint64_t packed = path_bytes(device, call, FH_PACKED, call->plan ? call->plan : &later);
@@ -291,7 +297,7 @@ fh_status fh_workspace_bytes(fh_device *device, const fh_call *given, uint64_t *
   fh_checked checked;
   fh_status status;
   if (!bytes) return fh_fail_null("bytes");
-  if ((status = fh_check_sizes(device, given, &checked)) || (status = check_plan(&checked))) return status;
+  if ((status = fh_check_sizes(device, given, &checked)) || (status = check_plan(device, &checked))) return status;
   *bytes = workspace_bytes(device, &checked.call);
   return FH_OK;
 }
@@ -312,28 +318,6 @@ static fh_status check_workspace(const fh_device *device, const fh_call *call, a
 
 /* ---- The run -------------------------------------------------------------------------------------------------------------- */
 
-enum { COUNT_ROWS = 64 }; /* rows that one turn of a thread counts: long enough to be worth the turn */
-
-typedef struct counting {
-  const fh_call *call;
-  _Atomic int64_t keys;
-} counting;
-
-static void count_rows(void *arg, int64_t item, int32_t thread) {
-  (void)thread;
-  counting *c = arg;
-  const fh_call *call = c->call;
-  const int64_t first = item * COUNT_ROWS, end = call->s_q - first < COUNT_ROWS ? call->s_q : first + COUNT_ROWS;
-  int64_t keys = 0;
-  for (int64_t s = first; s < end; s++) {
-    const int32_t *list = call->indices + s * call->indices_stride;
-    int64_t length = call->topk_length ? call->topk_length[s] : call->topk;
-    if (length > call->topk) length = call->topk;
-    for (int64_t j = 0; j < length; j++) keys += (uint32_t)list[j] < (uint32_t)call->s_kv;
-  }
-  atomic_fetch_add(&c->keys, keys);
-}
-
 /* Replaces FH_AUTO by the path that the policy expects to be fastest. */
 static fh_status choose(fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
@@ -342,26 +326,22 @@ static fh_status choose(fh_device *device, fh_checked *checked) {
   double cost_us[FH_PATHS];
   if (!call->policy) {
     checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
-    fhk_cpu_policy(device->cpu, &checked->policy);
+    device->back_end->policy(device, call, &checked->policy);
     call->policy = &checked->policy;
   }
-  const int pack = may_pack(call);
-  if (!pack || !call->plan) {
-    counting c = {.call = call};
-    fhk_cpu_parallel(device->cpu, (call->s_q - 1) / COUNT_ROWS + 1, count_rows, &c);
-    work.keys = c.keys;
-  }
+  const int pack = may_pack(device, call);
+  if (!pack || !call->plan) work.keys = device->back_end->count_keys(device, call);
   if (pack) {
     work.group = call->group;
     work.groups = (call->s_q + call->group - 1) / call->group;
     if (!call->plan) {
       /* At best all lists of a group are one list. Where packing would lose even then, its plan is not built. */
       work.entries = (work.keys + call->group - 1) / call->group;
-      const fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
+      fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
       if (status || call->path != FH_PACKED) return status;
       const uint64_t bytes = plan_bytes(device, call);
       checked->plan.struct_size = sizeof checked->plan;
-      fhk_cpu_plan_build(device->cpu, call, call->workspace, &checked->plan);
+      if ((status = device->back_end->plan_build(device, call, call->workspace, &checked->plan))) return status;
       call->plan = &checked->plan;
       call->workspace = (unsigned char *)call->workspace + bytes;
       call->workspace_bytes -= bytes;
@@ -389,7 +369,7 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   ran.calls[call->path]++;
   uint64_t *counters = (uint64_t *)call->counters;
   call->counters = NULL;
-  fhk_cpu_run(device->cpu, call, counters ? &ran : NULL);
+  if ((status = device->back_end->run(device, call, counters ? &ran : NULL))) return status;
   for (uint64_t i = 1; i < counters_bytes / 8; i++) counters[i] += ((const uint64_t *)&ran)[i];
   return FH_OK;
 }

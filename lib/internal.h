@@ -4,7 +4,6 @@
 
 #include <stdatomic.h>
 
-#include "cpu/cpu.h"
 #include "fewhead.h"
 #include "numbers.h"
 
@@ -66,18 +65,27 @@ int fh_arrays_disjoint(const fh_array *a, const fh_array *b);
 
 /* ---- Objects -------------------------------------------------------------------------------------------------------------- */
 
+typedef struct fh_back_end fh_back_end;
+
 struct fh_device {
-  atomic_int references; /* the opener's handle, and one of every buffer and timer */
-  fhk_cpu *cpu;
+  atomic_int references; /* the opener's handle, and one of every buffer, timer and graph */
+  const fh_back_end *back_end;
+  void *state; /* the back end's own */
   fh_device_info info;
 };
 
 fh_device *fh_device_retain(fh_device *device);
 void fh_device_release(fh_device *device);
 
+/* 1 when both handles stand for the same device, so that one reaches what the other allocated. */
+int fh_device_same(const fh_device *a, const fh_device *b);
+
+/* Whose memory a buffer is: the device's, the host's (allocated for fast copies to the device), or the caller's. */
+typedef enum fh_memory { FH_MEMORY_DEVICE, FH_MEMORY_HOST, FH_MEMORY_WRAPPED } fh_memory;
+
 struct fh_buffer {
   atomic_int references; /* the owner's handle, and one of every view */
-  int32_t owned;         /* base was allocated here */
+  fh_memory memory;
   fh_device *device;
   unsigned char *base;
   uint64_t bytes;
@@ -89,17 +97,23 @@ struct fh_view {
   int64_t elements;
 };
 
-/* ---- Views (view.c) ------------------------------------------------------------------------------------------------------- */
-
-/* Elements that view functions stage at a time: 16 KiB, within any first-level cache. */
-enum { FH_VIEW_CHUNK = 4096 };
-
-/* Set every element of the view, chunk by chunk on all of the device's threads: make(arg, first, n, staged) writes elements
- * first .. first + n - 1 in row-major order, n <= FH_VIEW_CHUNK. Elements that share memory keep the last one's value. */
-void fh_view_set(const fh_view *view, void (*make)(void *arg, int64_t first, int64_t n, void *staged), void *arg);
-
 /* The array behind the view, for overlap checks. */
 fh_array fh_view_array(const fh_view *view, const char *name);
+
+/* What fh_view_random was asked for, checked and rounded. */
+typedef struct fh_generator {
+  uint64_t seed, stream;
+  uint64_t width; /* i32: b - a, up to 2^32 */
+  int32_t dtype, dist;
+  int32_t low;    /* i32: a */
+  float a, scale; /* f32, bf16: a; b - a (uniform) or b (normal), as floats */
+} fh_generator;
+
+/* A point in the work of a stream, for timers. */
+typedef union fh_moment {
+  uint64_t ns;
+  void *event;
+} fh_moment;
 
 /* ---- The call (call.c) ---------------------------------------------------------------------------------------------------- */
 
@@ -113,8 +127,9 @@ typedef struct fh_checked {
 /* Checks the device and all of the call that is not memory: struct, enums, sizes, scale. */
 fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_checked *checked);
 
-/* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
-fh_status fh_check_plannable(const fh_call *call);
+/* FH_ERR_UNSUPPORTED when the device does not pack; FH_ERR_SHAPE when a group of the call could have more union entries than 32
+ * bits count. */
+fh_status fh_check_plannable(const fh_device *device, const fh_call *call);
 
 /* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64 bits. */
 fh_status fh_check_array(const fh_array *array);
@@ -125,5 +140,61 @@ fh_array fh_call_topk_length(const fh_call *call);
 
 /* FH_ERR_ARGUMENT when a number of the policy is not finite. */
 fh_status fh_policy_check(const fh_policy *policy);
+
+/* ---- Back ends ------------------------------------------------------------------------------------------------------------ */
+
+/*
+ * What a kind of device does. What arrives here has been checked: pointers are there, ranges lie within their buffers, sizes are
+ * not 0, calls carry no defaults any more. Functions that return fh_status leave the message themselves. Memory functions that
+ * reach the host's side are done on return and ordered after what the device was given; the others need not be done.
+ */
+struct fh_back_end {
+  const char *name;   /* of its devices, without the number */
+  const char *called; /* in messages: "a CPU" */
+  int32_t kind;       /* an fh_device_kind */
+  int32_t has_streams;
+
+  /* Devices there are; 0 where there is none or it cannot be known. */
+  int32_t (*count)(void);
+  /* Sets state and info of a device that is zero but for its back end. `name` is the whole one, for messages. */
+  fh_status (*open)(fh_device *device, const char *name, int64_t ordinal, const fh_device_options *options);
+  void (*close)(fh_device *device);
+  fh_status (*synchronize)(fh_device *device);
+
+  fh_status (*alloc)(fh_device *device, fh_memory memory, uint64_t bytes, void **base);
+  void (*release)(fh_device *device, fh_memory memory, void *base);
+  fh_status (*check_wrapped)(fh_device *device, const void *base); /* NULL: any address will do */
+  fh_status (*write)(fh_device *device, void *to, const void *host, uint64_t bytes);
+  fh_status (*read)(fh_device *device, const void *from, void *host, uint64_t bytes);
+  fh_status (*fill)(fh_buffer *buffer, int32_t value);
+  fh_status (*evict)(fh_buffer *buffer);
+
+  fh_status (*view_fill)(const fh_view *view, uint32_t bits); /* the low bytes of `bits` are the element */
+  fh_status (*view_random)(const fh_view *view, const fh_generator *generator);
+  fh_status (*view_write)(const fh_view *view, const void *src);
+  fh_status (*view_read)(const fh_view *view, void *dst);
+  fh_status (*view_copy)(const fh_view *dst, const fh_view *src); /* of the same device, apart */
+
+  fh_status (*moment_create)(fh_device *device, fh_moment *moment);
+  void (*moment_destroy)(fh_device *device, fh_moment *moment);
+  fh_status (*moment_mark)(fh_device *device, fh_moment *moment, void *stream);
+  fh_status (*moment_between)(fh_device *device, const fh_moment *start, const fh_moment *stop, double *us);
+
+  /* A path of the call that it lacks has been refused before any of these. */
+  int (*has_path)(int32_t path);
+  uint64_t (*workspace_bytes)(const fh_device *device, const fh_call *call);
+  int64_t (*count_keys)(fh_device *device, const fh_call *call); /* valid keys of all rows, or the most there can be */
+  fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
+  void (*policy)(const fh_device *device, const fh_call *call, fh_policy *policy); /* call NULL: the costs at 8 heads */
+
+  /* NULL where has_path(FH_PACKED) is 0. */
+  uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
+  fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
+};
+
+extern const fh_back_end fh_cpu_back_end;
+
+/* FH_ERR_ARGUMENT for a stream on a device that has none. */
+fh_status fh_check_stream(const fh_device *device, const void *stream);
 
 #endif

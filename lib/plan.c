@@ -9,8 +9,8 @@ fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes)
   fh_checked checked;
   fh_status status;
   if (!bytes) return fh_fail_null("bytes");
-  if ((status = fh_check_sizes(device, call, &checked)) || (status = fh_check_plannable(&checked.call))) return status;
-  *bytes = fhk_cpu_plan_bytes(device->cpu, &checked.call);
+  if ((status = fh_check_sizes(device, call, &checked)) || (status = fh_check_plannable(device, &checked.call))) return status;
+  *bytes = device->back_end->plan_bytes(device, &checked.call);
   return FH_OK;
 }
 
@@ -18,13 +18,13 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
   fh_checked checked;
   fh_status status;
   const fh_call *call = &checked.call;
-  if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(call)) ||
+  if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(device, call)) ||
       (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
     return status;
   const fh_array indices = fh_call_indices(call), topk_length = fh_call_topk_length(call);
   if ((status = fh_check_array(&indices)) || (call->topk_length && (status = fh_check_array(&topk_length)))) return status;
 
-  const uint64_t bytes = fhk_cpu_plan_bytes(device->cpu, call);
+  const uint64_t bytes = device->back_end->plan_bytes(device, call);
   if (bytes && !memory) return fh_fail(FH_ERR_WORKSPACE, "memory: got NULL, wanted %" PRIu64 " bytes", bytes);
   if (memory_bytes < bytes)
     return fh_fail(FH_ERR_WORKSPACE, "memory_bytes: got %" PRIu64 ", wanted at least %" PRIu64, memory_bytes, bytes);
@@ -37,6 +37,6 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
     return fh_fail(FH_ERR_OVERLAP, "memory: overlaps topk_length");
 
   checked.plan = (fh_plan){.struct_size = sizeof checked.plan};
-  fhk_cpu_plan_build(device->cpu, call, memory, &checked.plan);
+  if ((status = device->back_end->plan_build(device, call, memory, &checked.plan))) return status;
   return fh_struct_out("fh_plan", plan, sizeof *plan, &checked.plan, sizeof checked.plan);
 }

@@ -76,6 +76,6 @@ fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t
 fh_status fh_policy_default(const fh_device *device, fh_policy *policy) {
   if (!device) return fh_fail_null("device");
   fh_policy costs = {.struct_size = sizeof costs};
-  fhk_cpu_policy(device->cpu, &costs);
+  device->back_end->policy(device, NULL, &costs);
   return fh_struct_out("fh_policy", policy, sizeof costs, &costs, sizeof costs);
 }

@@ -116,99 +116,7 @@ fh_status fh_view_get_info(const fh_view *view, fh_view_info *info) {
   return fh_struct_out("fh_view_info", info, offsetof(fh_view_info, rank), &view->info, sizeof view->info);
 }
 
-/* ---- Walking a view in row-major order ------------------------------------------------------------------------------------ */
-
-/* A view with dimensions that continue each other joined, so that runs along the last one are long. */
-typedef struct walk {
-  unsigned char *data;
-  int32_t rank, bytes;
-  int64_t shape[FH_MAX_RANK], stride[FH_MAX_RANK];
-} walk;
-
-static walk walk_of(const fh_view *view) {
-  walk w = {.data = view->info.data, .bytes = fh_dtype_bytes(view->info.dtype)};
-  for (int32_t i = 0; i < view->info.rank; i++) {
-    const int64_t count = view->info.shape[i], stride = view->info.stride[i];
-    if (count == 1 && (w.rank || i + 1 < view->info.rank)) continue;
-    int64_t whole;
-    if (w.rank && !__builtin_mul_overflow(count, stride, &whole) && w.stride[w.rank - 1] == whole) {
-      w.shape[w.rank - 1] *= count;
-      w.stride[w.rank - 1] = stride;
-    } else {
-      w.shape[w.rank] = count;
-      w.stride[w.rank++] = stride;
-    }
-  }
-  return w;
-}
-
-typedef enum direction { TO_VIEW, FROM_VIEW } direction;
-
-/* n elements of one run between the view, in steps of `stride`, and contiguous memory. */
-static void move_run(unsigned char *at, int64_t stride, unsigned char *host, int64_t n, int32_t bytes, direction way) {
-  if (stride == 1) {
-    if (way == TO_VIEW) memcpy(at, host, (size_t)(n * bytes));
-    else memcpy(host, at, (size_t)(n * bytes));
-    return;
-  }
-  const int64_t step = stride * bytes;
-  for (int64_t i = 0; i < n; i++) {
-    unsigned char *element = at + i * step, *other = host + i * bytes;
-    if (bytes == 2) memcpy(way == TO_VIEW ? element : other, way == TO_VIEW ? other : element, 2);
-    else memcpy(way == TO_VIEW ? element : other, way == TO_VIEW ? other : element, 4);
-  }
-}
-
-/* Elements first .. first + n - 1 of the view to or from contiguous memory. n > 0. */
-static void move(const walk *w, int64_t first, int64_t n, void *host, direction way) {
-  int64_t index[FH_MAX_RANK] = {0}, rest = first, offset = 0;
-  for (int32_t i = w->rank; i-- > 0; rest /= w->shape[i]) index[i] = rest % w->shape[i], offset += index[i] * w->stride[i];
-  const int32_t inner = w->rank - 1;
-  unsigned char *to = host;
-  for (;;) {
-    const int64_t left = w->shape[inner] - index[inner], run = left < n ? left : n;
-    move_run(w->data + offset * w->bytes, w->stride[inner], to, run, w->bytes, way);
-    n -= run;
-    if (!n) return;
-    to += run * w->bytes;
-    offset -= index[inner] * w->stride[inner];
-    index[inner] = 0;
-    for (int32_t i = inner; i-- > 0;) {
-      offset += w->stride[i];
-      if (++index[i] < w->shape[i]) break;
-      offset -= index[i] * w->stride[i];
-      index[i] = 0;
-    }
-  }
-}
-
-/* ---- Setting a view ------------------------------------------------------------------------------------------------------- */
-
-typedef struct setting {
-  walk to;
-  int64_t elements;
-  void (*make)(void *arg, int64_t first, int64_t n, void *staged);
-  void *arg;
-} setting;
-
-static void set_chunk(void *arg, int64_t item, int32_t thread) {
-  (void)thread;
-  const setting *set = arg;
-  const int64_t first = item * FH_VIEW_CHUNK, left = set->elements - first, n = left < FH_VIEW_CHUNK ? left : FH_VIEW_CHUNK;
-  _Alignas(64) unsigned char staged[FH_VIEW_CHUNK * 4];
-  set->make(set->arg, first, n, staged);
-  move(&set->to, first, n, staged, TO_VIEW);
-}
-
-void fh_view_set(const fh_view *view, void (*make_chunk)(void *arg, int64_t first, int64_t n, void *staged), void *arg) {
-  if (!view->elements) return;
-  setting set = {.to = walk_of(view), .elements = view->elements, .make = make_chunk, .arg = arg};
-  const int64_t chunks = (view->elements - 1) / FH_VIEW_CHUNK + 1;
-  const fh_array array = fh_view_array(view, "view");
-  if (fh_array_distinct(&array)) fhk_cpu_parallel(view->buffer->device->cpu, chunks, set_chunk, &set);
-  else
-    for (int64_t i = 0; i < chunks; i++) set_chunk(&set, i, 0); /* in order, so that the last one stays */
-}
+/* ---- Contents ----------------------------------------------------------------------------------------------------- */
 
 /* Nearest even of a double, in one rounding: through a float rounded to odd, which keeps what lies beyond it. */
 static uint16_t bf16_of(double x) {
@@ -220,58 +128,21 @@ static uint16_t bf16_of(double x) {
   return fh_bf16(v.f);
 }
 
-typedef struct constant { int32_t bytes; uint32_t bits; } constant;
-
-static void make_constant(void *arg, int64_t first, int64_t n, void *staged) {
-  (void)first;
-  const constant *c = arg;
-  if (c->bytes == 2)
-    for (int64_t i = 0; i < n; i++) ((uint16_t *)staged)[i] = (uint16_t)c->bits;
-  else
-    for (int64_t i = 0; i < n; i++) ((uint32_t *)staged)[i] = c->bits;
-}
-
 fh_status fh_view_fill(fh_view *view, double value) {
   if (!view) return fh_fail_null("view");
-  constant c = {.bytes = fh_dtype_bytes(view->info.dtype)};
+  uint32_t bits;
   if (view->info.dtype == FH_I32) {
     if (!(value >= INT32_MIN && value <= INT32_MAX && value == floor(value)))
       return fh_fail(FH_ERR_ARGUMENT, "value: got %.17g, wanted a whole number in %d .. %d for an i32 view", value, INT32_MIN,
                      INT32_MAX);
-    c.bits = (uint32_t)(int32_t)value;
+    bits = (uint32_t)(int32_t)value;
   } else if (view->info.dtype == FH_F32) {
     const union { float f; uint32_t u; } v = {(float)value};
-    c.bits = v.u;
+    bits = v.u;
   } else {
-    c.bits = bf16_of(value);
+    bits = bf16_of(value);
   }
-  fh_view_set(view, make_constant, &c);
-  return FH_OK;
-}
-
-/* ---- Copies --------------------------------------------------------------------------------------------------------------- */
-
-typedef struct reading {
-  walk from;
-  unsigned char *host;
-  int64_t elements;
-} reading;
-
-static void read_chunk(void *arg, int64_t item, int32_t thread) {
-  (void)thread;
-  const reading *r = arg;
-  const int64_t first = item * FH_VIEW_CHUNK, left = r->elements - first;
-  move(&r->from, first, left < FH_VIEW_CHUNK ? left : FH_VIEW_CHUNK, r->host + first * r->from.bytes, FROM_VIEW);
-}
-
-static void make_from_host(void *arg, int64_t first, int64_t n, void *staged) {
-  const reading *r = arg;
-  memcpy(staged, r->host + first * r->from.bytes, (size_t)(n * r->from.bytes));
-}
-
-static void make_from_view(void *arg, int64_t first, int64_t n, void *staged) {
-  const reading *r = arg;
-  move(&r->from, first, n, staged, FROM_VIEW);
+  return view->elements ? view->buffer->device->back_end->view_fill(view, bits) : FH_OK;
 }
 
 /* The host side must hold the elements exactly, and must not be the view's own memory. */
@@ -293,17 +164,23 @@ static fh_status check_host(const fh_view *view, const char *name, const void *h
 fh_status fh_view_write(fh_view *view, const void *src, uint64_t bytes) {
   const fh_status status = check_host(view, "src", src, bytes);
   if (status || !bytes) return status;
-  reading r = {.from = walk_of(view), .host = (unsigned char *)(uintptr_t)src, .elements = view->elements};
-  fh_view_set(view, make_from_host, &r);
-  return FH_OK;
+  return view->buffer->device->back_end->view_write(view, src);
 }
 
 fh_status fh_view_read(const fh_view *view, void *dst, uint64_t bytes) {
   const fh_status status = check_host(view, "dst", dst, bytes);
   if (status || !bytes) return status;
-  reading r = {.from = walk_of(view), .host = dst, .elements = view->elements};
-  fhk_cpu_parallel(view->buffer->device->cpu, (view->elements - 1) / FH_VIEW_CHUNK + 1, read_chunk, &r);
-  return FH_OK;
+  return view->buffer->device->back_end->view_read(view, dst);
+}
+
+static fh_status copy_through_host(const fh_view *dst, const fh_view *src) {
+  const size_t bytes = (size_t)dst->elements * (size_t)fh_dtype_bytes(dst->info.dtype);
+  void *staged = malloc(bytes);
+  if (!staged) return fh_fail(FH_ERR_MEMORY, "src: the system refused the %zu bytes that it goes through to another device", bytes);
+  fh_status status = src->buffer->device->back_end->view_read(src, staged);
+  if (!status) status = dst->buffer->device->back_end->view_write(dst, staged);
+  free(staged);
+  return status;
 }
 
 fh_status fh_view_copy(fh_view *dst, const fh_view *src) {
@@ -319,7 +196,6 @@ fh_status fh_view_copy(fh_view *dst, const fh_view *src) {
   if (!dst->elements) return FH_OK;
   const fh_array to = fh_view_array(dst, "dst"), from = fh_view_array(src, "src");
   if (!fh_arrays_disjoint(&to, &from)) return fh_fail(FH_ERR_OVERLAP, "dst: its memory overlaps src's");
-  reading r = {.from = walk_of(src), .elements = src->elements};
-  fh_view_set(dst, make_from_view, &r);
-  return FH_OK;
+  if (!fh_device_same(dst->buffer->device, src->buffer->device)) return copy_through_host(dst, src);
+  return dst->buffer->device->back_end->view_copy(dst, src);
 }

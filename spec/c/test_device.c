@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "cpu/cpu.h"
 #include "internal.h"
 #include "refuse.h"
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "internal.h"
+#include "cpu_back_end.h"
 #include "refuse.h"
 
 static fh_view_info info_of(const fh_view *view) {
@@ -304,7 +304,7 @@ static void order(fh_device *device) {
 /* Elements that share memory: the last one in row-major order stays, on any number of threads. The last one stands alone behind
  * whole chunks, many enough for every thread to take some: one that took it out of turn would be done before those before it. */
 static void shared_elements(fh_buffer *buffer) {
-  enum { COUNT = 300 * FH_VIEW_CHUNK + 1 };
+  enum { COUNT = 300 * FH_CPU_CHUNK + 1 };
   int32_t *host = malloc(COUNT * sizeof *host), last = 0;
   fh_view *shared = view_of(buffer, FH_I32, 1, SHAPE(COUNT), SHAPE(0), 3), *one = view_of(buffer, FH_I32, 1, SHAPE(1), NULL, 3);
   for (int i = 0; i < COUNT; i++) host[i] = i;
