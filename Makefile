@@ -8,15 +8,46 @@ WARN    := -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-con
 CFLAGS  ?=
 CPPFLAGS_ALL := -D_GNU_SOURCE -Ilib -Ilib/include -Ikernels -I$(BUILD)/gen $(CPPFLAGS)
 CFLAGS_ALL   := $(WARN) $(OPT) -g -fPIC -fvisibility=hidden -pthread -ffp-contract=off $(CFLAGS)
-LDLIBS_ALL   := -lm -pthread
+LDLIBS_ALL    = $(CUDA_LIBRARIES) -lm -pthread
 
 # V=1 shows whole commands; without it one short line a file.
 Q       := $(if $(V),,@)
 
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
-SOURCES := $(wildcard lib/*.c) $(wildcard kernels/cpu/*.c)
-OBJECTS := $(SOURCES:%.c=$(BUILD)/obj/%.o)
+# CUDA is in where there is an nvcc: in CUDA_HOME/bin, PATH or /usr/local/cuda/bin. CUDA=0 leaves it out, CUDA=1 insists on it.
+CUDA      ?=
+CUDA_HOME ?=
+NVCCFLAGS ?=
+ifneq ($(CUDA),0)
+NVCC := $(firstword $(wildcard $(CUDA_HOME:%=%/bin/nvcc) \
+          $(if $(filter command,$(origin CUDA_HOME)),,$(shell command -v nvcc) /usr/local/cuda/bin/nvcc)))
+ifeq ($(NVCC),)
+$(if $(filter command,$(origin CUDA_HOME)),$(error fewhead: CUDA_HOME: got $(CUDA_HOME), wanted a folder with bin/nvcc in it))
+$(if $(CUDA),$(error fewhead: CUDA: got $(CUDA), and there is no nvcc in CUDA_HOME/bin, PATH or /usr/local/cuda/bin))
+endif
+endif
+ifneq ($(NVCC),)
+comma := ,
+# The toolkit lies two folders up from the nvcc that a link may lead to.
+CUDA_ROOT      := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_TEXT      := CUDA $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') (sm_80, sm_90a)
+CUDA_SOURCES   := $(wildcard kernels/cuda/*.cu kernels/portable/*/*.cu kernels/sm90/*/*.cu)
+CUDA_INCLUDE   := -isystem $(CUDA_ROOT)/include
+# Linked in, and its names kept in: another copy of the runtime may live in the same process.
+CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -l:libcudart_static.a -Wl,--exclude-libs,libcudart_static.a -ldl -lrt
+# No C++ library is linked: the host side of a kernel file throws nothing and has no statics but nvcc's own, which are constants.
+CUDA_FLAGS     := -std=c++17 -O3 -lineinfo -Werror all-warnings -Ilib -Ilib/include -Ikernels \
+                  -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall $(NVCCFLAGS)
+# What runs anywhere is built for sm_80, for sm_90a and as PTX for what comes after; what lies under sm90/ for sm_90a alone.
+cuda_targets = $(if $(filter kernels/sm90/%,$(1)),,-gencode arch=compute_80$(comma)code=[sm_80$(comma)compute_80]) \
+               -gencode arch=compute_90a$(comma)code=sm_90a
+else
+CUDA_TEXT := without CUDA
+endif
+
+SOURCES := $(filter-out $(if $(NVCC),,lib/cuda_%.c),$(wildcard lib/*.c kernels/cpu/*.c))
+OBJECTS := $(SOURCES:%.c=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o)
 LIBRARY := $(BUILD)/libfewhead.so
 # The name that programs linked against the library ask for; its number changes when they could no longer use a new library.
 SONAME  := libfewhead.so.0
@@ -26,7 +57,11 @@ X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
 .PHONY: all lib help setup sweep test parity bench repl lint lint-lua lint-c lint-tidy lint-sh install install-lua uninstall ctest ctest-sanitize list-ctest clean
-all: lib
+# One file after the other would take minutes with CUDA: without a -j of its own, what people type uses every CPU. The build is a make
+# of its own also because there may have been no compiler yet when this one read the file.
+build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
+all:
+	$(build_now)
 lib: $(LIBRARY)
 
 $(LIBRARY): $(OBJECTS)
@@ -34,14 +69,20 @@ $(LIBRARY): $(OBJECTS)
 	$(if $(V),,@echo '  ld  $@')
 	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
 	@ln -sf libfewhead.so $(BUILD)/$(SONAME)
-	@command -v nvcc >/dev/null && why='this version has no CUDA kernels' || why='no nvcc here'; \
-	echo "fewhead: built for the CPU alone: $$why"
+	@echo 'fewhead: built for the CPU $(if $(NVCC),and $(CUDA_TEXT),alone: $(if $(filter 0,$(CUDA)),CUDA=0,no nvcc here))'
 
-$(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h
+$(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h
 	@mkdir -p $(@D)
 	@command -v $(firstword $(CC)) >/dev/null || { echo 'fewhead: no C compiler: make setup installs one' >&2; exit 1; }
 	$(if $(V),,@echo '  cc  $<')
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
+
+$(BUILD)/obj/lib/cuda_%.o: CPPFLAGS_ALL += $(CUDA_INCLUDE)
+
+$(BUILD)/obj/%.o: %.cu
+	@mkdir -p $(@D)
+	$(if $(V),,@echo '  nvcc $<')
+	$(Q)$(NVCC) $(CUDA_FLAGS) $(call cuda_targets,$<) -MMD -MP -c -o $@ $<
 
 # What a binding compares before it trusts a library: the checksum of the declarations it was built from.
 $(BUILD)/gen/header_checksum.h: lib/include/fewhead.h
@@ -49,10 +90,12 @@ $(BUILD)/gen/header_checksum.h: lib/include/fewhead.h
 	@sed -n '/^\/\* cdef:begin \*\/$$/,/^\/\* cdef:end \*\/$$/p' $< | sed '1d;$$d' | cksum | \
 	  awk '{ print "#define FH_HEADER_CHECKSUM " $$1 "u" }' > $@
 
-# Rewritten only when the commit has changed, so that only then what shows it is built again.
+# Rewritten only when what they say has changed, so that only then what shows it is built again.
+rewrite = @mkdir -p $(@D); printf '$(1)\n' | cmp -s - $@ || printf '$(1)\n' > $@
 $(BUILD)/gen/commit.h: FORCE
-	@mkdir -p $(@D)
-	@echo '#define FH_COMMIT "$(COMMIT)"' | cmp -s - $@ || echo '#define FH_COMMIT "$(COMMIT)"' > $@
+	$(call rewrite,#define FH_COMMIT "$(COMMIT)")
+$(BUILD)/gen/cuda_build.h: FORCE
+	$(call rewrite,#define FH_WITH_CUDA $(if $(NVCC),1,0)\n#define FH_CUDA_TEXT "$(CUDA_TEXT)")
 FORCE:
 
 # ---- C tests: each spec/c/test_*.c is a program that links every object and ends with "N passed, M failed"
@@ -66,17 +109,14 @@ ctest: $(CTESTS)
 # The same programs, built on their own under both sanitizers; the first error ends the run. An allocation that is too large is a
 # status to test, not an error.
 ctest-sanitize:
-	@ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/asan OPT=-O1 \
+	@ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory CUDA=0 BUILD=$(BUILD)/asan OPT=-O1 \
 	  CFLAGS='$(CFLAGS) -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer' ctest
 list-ctest:
 	@printf '%s\n' $(CTESTS)
 
 # ---- What people type. Each target sets up what it needs and builds before it runs, so it works on a machine with only git and make.
-# The build comes second and on its own: at the time make reads this file there may be no compiler yet.
-build_now = @$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
-
 help:
-	@echo 'make            build build/libfewhead.so'
+	@echo 'make            build build/libfewhead.so, with CUDA where there is an nvcc; CUDA=0: without; CUDA_HOME=FOLDER: its nvcc'
 	@echo 'make sweep      where native heads beat padded heads here: table, gate and report files under results/local/'
 	@echo 'make test       every C test and every spec'
 	@echo 'make parity     the conformance grid on every path'
@@ -126,7 +166,7 @@ repl:
 	@./fewhead repl
 
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
-C_FILES := $(wildcard lib/*.c kernels/cpu/*.c spec/c/*.c bench/*.c)
+C_FILES := $(SOURCES) $(wildcard spec/c/*.c bench/*.c)
 
 lint: lint-lua lint-c lint-tidy lint-sh
 
@@ -140,9 +180,9 @@ lint-c:
 	  $(filter -D% -I%,$(CPPFLAGS_ALL)) lib kernels
 
 # Each file with the instruction set it is built for; all of them, whatever the first ones have to say.
-lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h
+lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h
 	@command -v clang-tidy >/dev/null || { echo 'lint-tidy: not run, clang-tidy is not installed'; exit 0; }; failed=0; \
-	$(foreach f,$(C_FILES),clang-tidy --quiet $(f) -- -std=c11 $(CPPFLAGS_ALL) $(call isa_flags,$(f)) || failed=1;) exit $$failed
+	$(foreach f,$(C_FILES),clang-tidy --quiet $(f) -- -std=c11 $(CPPFLAGS_ALL) $(CUDA_INCLUDE) $(call isa_flags,$(f)) || failed=1;) exit $$failed
 
 lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \

@@ -29,6 +29,10 @@ fh_status fh_buffer_alloc(fh_device *device, uint64_t bytes, fh_buffer **buffer)
   return alloc(device, bytes, FH_MEMORY_DEVICE, buffer);
 }
 
+fh_status fh_buffer_alloc_host(fh_device *device, uint64_t bytes, fh_buffer **buffer) {
+  return alloc(device, bytes, FH_MEMORY_HOST, buffer);
+}
+
 fh_status fh_buffer_wrap(fh_device *device, void *base, uint64_t bytes, fh_buffer **buffer) {
   if (!device) return fh_fail_null("device");
   if (!buffer) return fh_fail_null("buffer");

@@ -198,7 +198,6 @@ static fh_status plan_build(fh_device *device, const fh_call *call, void *memory
 }
 
 const fh_back_end fh_cpu_back_end = {
-    .name = "cpu",
     .called = "a CPU",
     .kind = FH_DEVICE_CPU,
     .count = count,

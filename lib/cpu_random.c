@@ -56,8 +56,8 @@ __attribute__((target("avx2,fma"))) static inline void lanes_avx2(uint64_t seed,
 
 /* One chunk of a view: positions first .. first + n - 1. `first` is a multiple of FH_CPU_CHUNK and `staged` has room for a whole
  * one, so that the loops have a fixed length and may write past n. */
-static inline __attribute__((always_inline)) void make_chunk(const fh_generator *g, int64_t first, int64_t n, void *restrict staged,
-                                                             lanes *philox) {
+static inline __attribute__((always_inline)) void make_chunk(const fh_generator *g, int64_t first, int64_t n,
+                                                             void *restrict staged, lanes *philox) {
   uint32_t w[4][LANES];
   float x[4 * LANES];
   const int step = g->dist == FH_NORMAL ? LANES : 4 * LANES;

@@ -3,35 +3,56 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_build.h"
 #include "internal.h"
 
-static const fh_back_end *const back_ends[] = {&fh_cpu_back_end};
+static const fh_back_end *const back_ends[] = {
+    &fh_cpu_back_end,
+#if FH_WITH_CUDA
+    &fh_cuda_back_end,
+#endif
+};
 
-enum { BACK_ENDS = sizeof back_ends / sizeof *back_ends };
+static const fh_back_end *back_end_of(int32_t kind) {
+  for (size_t i = 0; i < sizeof back_ends / sizeof *back_ends; i++)
+    if (back_ends[i]->kind == kind) return back_ends[i];
+  return NULL;
+}
 
-static const char unknown[] = "name: got %s, wanted \"cpu\"";
+/* The fh_device_kind of a name and its number, 0 where it has none; 0 for a name that is none. */
+static int32_t read_name(const char *name, int64_t *ordinal) {
+  *ordinal = 0;
+  if (strcmp(name, "cpu") == 0) return FH_DEVICE_CPU;
+  if (strcmp(name, "cuda") == 0) return FH_DEVICE_CUDA;
+  return strncmp(name, "cuda:", 5) == 0 && fh_read_whole(name + 5, ordinal) ? FH_DEVICE_CUDA : 0;
+}
+
+int32_t fh_device_count(int32_t kind) {
+  const fh_back_end *back_end = back_end_of(kind);
+  return back_end ? back_end->count() : 0;
+}
 
 fh_status fh_device_open(const char *name, const fh_device_options *options, fh_device **device) {
   char quoted[FH_QUOTED];
   fh_device_options full = {0};
+  int64_t ordinal;
   fh_status status;
   if (!name) return fh_fail_null("name");
   if (!device) return fh_fail_null("device");
   if (options && (status = fh_struct_in("fh_device_options", options, offsetof(fh_device_options, threads), &full, sizeof full)))
     return status;
-  if (strncmp(name, "cuda", 4) == 0 && (name[4] == 0 || name[4] == ':'))
-    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted \"cpu\": this library was built without CUDA", fh_quote(name, quoted));
-  const fh_back_end *back_end = NULL;
-  for (int i = 0; i < BACK_ENDS; i++)
-    if (strcmp(name, back_ends[i]->name) == 0) back_end = back_ends[i];
-  if (!back_end) return fh_fail(FH_ERR_ARGUMENT, unknown, fh_quote(name, quoted));
+  const int32_t kind = read_name(name, &ordinal);
+  if (!kind) return fh_fail(FH_ERR_ARGUMENT, "name: got %s, wanted cpu, cuda or cuda:N", fh_quote(name, quoted));
+  const fh_back_end *back_end = back_end_of(kind);
+  if (!back_end)
+    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted cpu: this library was built without CUDA", fh_quote(name, quoted));
 
   fh_device *opened = calloc(1, sizeof *opened);
   if (!opened) return fh_fail(FH_ERR_MEMORY, "device: the system refused %zu bytes for the handle", sizeof *opened);
   atomic_init(&opened->references, 1);
   opened->back_end = back_end;
   opened->info = (fh_device_info){.struct_size = sizeof opened->info, .kind = back_end->kind};
-  if ((status = back_end->open(opened, name, 0, &full))) {
+  if ((status = back_end->open(opened, name, ordinal, &full))) {
     free(opened);
     return status;
   }
@@ -72,4 +93,8 @@ fh_status fh_device_get_info(const fh_device *device, fh_device_info *info) {
 
 fh_status fh_device_synchronize(fh_device *device) {
   return device ? device->back_end->synchronize(device) : fh_fail_null("device");
+}
+
+int32_t fh_device_has_path(const fh_device *device, int32_t path) {
+  return device && device->back_end->has_path(path);
 }

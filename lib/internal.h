@@ -149,7 +149,6 @@ fh_status fh_policy_check(const fh_policy *policy);
  * reach the host's side are done on return and ordered after what the device was given; the others need not be done.
  */
 struct fh_back_end {
-  const char *name;   /* of its devices, without the number */
   const char *called; /* in messages: "a CPU" */
   int32_t kind;       /* an fh_device_kind */
   int32_t has_streams;
@@ -175,6 +174,14 @@ struct fh_back_end {
   fh_status (*view_read)(const fh_view *view, void *dst);
   fh_status (*view_copy)(const fh_view *dst, const fh_view *src); /* of the same device, apart */
 
+  /* NULL where has_streams is 0. */
+  fh_status (*stream_create)(fh_device *device, void **stream);
+  void (*stream_destroy)(fh_device *device, void *stream);
+  fh_status (*graph_begin)(fh_device *device, void *stream);
+  fh_status (*graph_end)(fh_device *device, void *stream, void **graph);
+  fh_status (*graph_launch)(fh_device *device, void *graph, void *stream);
+  void (*graph_free)(fh_device *device, void *graph);
+
   fh_status (*moment_create)(fh_device *device, fh_moment *moment);
   void (*moment_destroy)(fh_device *device, fh_moment *moment);
   fh_status (*moment_mark)(fh_device *device, fh_moment *moment, void *stream);
@@ -193,6 +200,7 @@ struct fh_back_end {
 };
 
 extern const fh_back_end fh_cpu_back_end;
+extern const fh_back_end fh_cuda_back_end; /* in a library with CUDA (FH_WITH_CUDA of cuda_build.h) */
 
 /* FH_ERR_ARGUMENT for a stream on a device that has none. */
 fh_status fh_check_stream(const fh_device *device, const void *stream);

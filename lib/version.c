@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "commit.h"
+#include "cuda_build.h"
 #include "header_checksum.h"
 #include "internal.h"
 
@@ -46,5 +47,5 @@ uint64_t fh_struct_bytes(const char *name) {
 }
 
 const char *fh_build_info(void) {
-  return "fewhead " VERSION_TEXT ", commit " FH_COMMIT ", " COMPILER ", without CUDA";
+  return "fewhead " VERSION_TEXT ", commit " FH_COMMIT ", " COMPILER ", " FH_CUDA_TEXT;
 }

@@ -173,10 +173,11 @@ fh_status fh_view_read(const fh_view *view, void *dst, uint64_t bytes) {
   return view->buffer->device->back_end->view_read(view, dst);
 }
 
+/* Between devices the elements go through host memory. */
 static fh_status copy_through_host(const fh_view *dst, const fh_view *src) {
-  const size_t bytes = (size_t)dst->elements * (size_t)fh_dtype_bytes(dst->info.dtype);
+  const size_t bytes = (size_t)dst->elements * sizeof(uint32_t); /* the widest dtype */
   void *staged = malloc(bytes);
-  if (!staged) return fh_fail(FH_ERR_MEMORY, "src: the system refused the %zu bytes that it goes through to another device", bytes);
+  if (!staged) return fh_fail(FH_ERR_MEMORY, "src: the system refused %zu bytes to bring it to another device", bytes);
   fh_status status = src->buffer->device->back_end->view_read(src, staged);
   if (!status) status = dst->buffer->device->back_end->view_write(dst, staged);
   free(staged);

@@ -25,11 +25,20 @@
  *  - Structs passed by pointer start with their own size, `struct_size`, set by the caller (sizeof) or by the matching _init
  *    function. An older, smaller struct is accepted: fields it lacks take their defaults. A larger one is refused.
  *  - Pointers are borrowed for the length of the call unless the declaration says owned. Objects (fh_device, fh_buffer, fh_view,
- *    fh_timer) are counted: a buffer keeps its device alive, a view its buffer. Freeing takes the address of the handle and sets it
- *    to NULL, so freeing twice, and freeing NULL, do nothing.
+ *    fh_timer, fh_graph) are counted: a buffer keeps its device alive, a view its buffer. Freeing takes the address of the handle
+ *    and sets it to NULL, so freeing twice, and freeing NULL, do nothing.
  *  - Strides and offsets are int64_t, in elements of the array they belong to. Sizes in bytes say so.
  *  - Functions may be called from any thread. Two calls may run at once when what they write is separate; on one CPU device they
  *    share its threads and take turns.
+ *
+ * On CUDA
+ *  - Every device has a stream of its own, which waits for no other. A call, a timer or a graph runs there, or on the
+ *    cudaStream_t that it is given. Functions that move or set memory work on the device's own stream and are done when they
+ *    return, all but fh_buffer_evict; what other streams do is ordered by the caller, with events or fh_device_synchronize.
+ *  - Every function leaves the thread's current device and context as it found them.
+ *  - Errors name CUDA's function, its error and its text. After some of them, a bad address in a kernel for one, CUDA does
+ *    nothing more in this process: such a message ends in "the device's context is lost until the process ends". An error of
+ *    earlier work comes out of whichever function waits for it first.
  */
 #ifndef FEWHEAD_H
 #define FEWHEAD_H
@@ -118,11 +127,20 @@ typedef struct fh_device_info {
   uint64_t cache_bytes; /* last-level cache, bytes; 0 if unknown */
   uint64_t memory_bytes; /* memory of the device, bytes; 0 if unknown */
   char name[128];     /* what the vendor calls it: "Intel(R) Xeon(R) Processor" */
-  char driver[64];    /* CUDA driver version; "" on a CPU */
+  char driver[64];    /* CUDA: "580.65.06, CUDA 13.0", the driver's version and the newest CUDA it knows; "" on a CPU */
+  int32_t clock_mhz;        /* CUDA: highest clock of the multiprocessors; 0 if unknown */
+  int32_t memory_clock_mhz; /* CUDA: highest clock of the memory; 0 if unknown */
 } fh_device_info;
 
-/* Open a device by name: "cpu". options may be NULL. The new handle is owned by the caller and closed with fh_device_close.
- * FH_ERR_ARGUMENT for a name that is none, FH_ERR_DEVICE where the device or the requested isa is not there. */
+/* Devices of a kind on this machine: 1 CPU; CUDA devices, 0 where there is none, no driver, or a library without CUDA, which
+ * fh_device_open tells apart; 0 for a number that is no fh_device_kind. */
+int32_t fh_device_count(int32_t kind);
+
+/* Open a device by name: "cpu", "cuda:0", "cuda:1" and on; "cuda" is "cuda:0". options may be NULL. The new handle is owned by
+ * the caller and closed with fh_device_close. FH_ERR_ARGUMENT for a name that is none, FH_ERR_DEVICE where the device, its
+ * driver, the requested isa or compute capability 8.0 is not there. On CUDA this makes the device's primary context, loads all
+ * kernels and allocates twice the L2 cache; with FEWHEAD_FORCE_PORTABLE=1 in the environment the device keeps to the kernels that
+ * run on any capability. */
 fh_status fh_device_open(const char *name, const fh_device_options *options, fh_device **device);
 
 /* Give the handle back and set it to NULL. The device itself goes when the last buffer and timer on it has gone. */
@@ -131,8 +149,17 @@ void fh_device_close(fh_device **device);
 /* Fill *info; info->struct_size must be set. */
 fh_status fh_device_get_info(const fh_device *device, fh_device_info *info);
 
-/* Wait until everything given to the device so far is done. A CPU device works synchronously: returns at once. */
+/* Wait until everything given to the device so far is done, on any stream. A CPU device works synchronously: returns at once. */
 fh_status fh_device_synchronize(fh_device *device);
+
+/* 1 when the device can run the fh_path, else 0. */
+int32_t fh_device_has_path(const fh_device *device, int32_t path);
+
+/* A new stream of a CUDA device, a cudaStream_t that waits for no other. FH_ERR_UNSUPPORTED on a CPU. */
+fh_status fh_stream_create(fh_device *device, void **stream);
+
+/* Destroy it, once what it was given is done, and set *stream to NULL; NULL does nothing. */
+void fh_stream_destroy(fh_device *device, void **stream);
 
 /* ---- Buffers --------------------------------------------------------------------------------------------------------------- */
 
@@ -141,7 +168,12 @@ typedef struct fh_buffer fh_buffer;
 /* Allocate `bytes` (0 is allowed) on the device, aligned to 256 bytes, contents undefined. Owned by the caller. */
 fh_status fh_buffer_alloc(fh_device *device, uint64_t bytes, fh_buffer **buffer);
 
-/* Wrap memory that the caller keeps alive and frees. base may be NULL only when bytes is 0. */
+/* The same in memory of the host that the device copies to and from fastest: pinned on CUDA, plain on a CPU. fh_buffer_data gives
+ * an address that both may use. */
+fh_status fh_buffer_alloc_host(fh_device *device, uint64_t bytes, fh_buffer **buffer);
+
+/* Wrap memory that the caller keeps alive and frees. base may be NULL only when bytes is 0. On CUDA it must be memory that the
+ * device reaches: FH_ERR_ARGUMENT for any other. */
 fh_status fh_buffer_wrap(fh_device *device, void *base, uint64_t bytes, fh_buffer **buffer);
 
 /* Release the handle and set it to NULL; views made from it keep the memory. */
@@ -160,7 +192,7 @@ fh_status fh_buffer_read(const fh_buffer *buffer, uint64_t offset, void *dst, ui
 /* Set every byte to `value` (0..255): how poison is laid. */
 fh_status fh_buffer_fill(fh_buffer *buffer, int32_t value);
 
-/* Push the buffer out of the device's caches, so that the next run finds it cold. */
+/* Push the buffer out of the device's caches, so that the next run finds it cold. On CUDA everything else goes too. */
 fh_status fh_buffer_evict(fh_buffer *buffer);
 
 /* ---- Views ----------------------------------------------------------------------------------------------------------------- */
@@ -197,7 +229,8 @@ void fh_view_free(fh_view **view);
 /* Fill *info; info->struct_size must be set. */
 fh_status fh_view_get_info(const fh_view *view, fh_view_info *info);
 
-/* Elements may share memory (a stride of 0): what sets a view sets them in row-major order, so the last one stays. */
+/* Elements may share memory (a stride of 0): what sets a view sets them in row-major order, so the last one stays. On CUDA only
+ * fh_view_fill takes such a view, the others refuse it (FH_ERR_UNSUPPORTED). */
 
 /* Set every element to `value`, rounded to nearest even for bf16 and f32. FH_ERR_ARGUMENT for an I32 view and a value that is not a
  * whole number in range. */
@@ -299,7 +332,7 @@ typedef struct fh_call {
                                  NULL = built in the workspace */
   void *workspace;            /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
   uint64_t workspace_bytes;
-  void *stream;               /* CUDA: cudaStream_t, NULL = the device's own stream. CPU: must be NULL */
+  void *stream;               /* CUDA: cudaStream_t of the device, NULL = its own stream. CPU: must be NULL */
   fh_counters *counters;      /* host memory that the call adds to, or NULL */
   const fh_policy *policy;    /* costs that FH_AUTO compares, or NULL: the device's own */
 } fh_call;
@@ -321,13 +354,16 @@ fh_status fh_call_check(fh_device *device, const fh_call *call);
  * may still be NULL. */
 fh_status fh_workspace_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
-/* Run. Allocates nothing, prints nothing; on CUDA it only enqueues on the stream. s_q = 0 does nothing and succeeds. */
+/* Run. Allocates nothing, prints nothing; on CUDA it only enqueues on the stream and may be captured in a graph. s_q = 0 does
+ * nothing and succeeds. */
 fh_status fh_sparse_fwd(fh_device *device, const fh_call *call);
 
 /* "auto", "reference", "padded", "gather", "packed"; NULL for a number that is no path. */
 const char *fh_path_name(int32_t path);
 
-/* Which paths really ran, and what they did. The caller zeroes it (struct_size aside) and reads it. */
+/* Which paths really ran, and what they did. The caller zeroes it (struct_size aside) and reads it. On CUDA the host does not
+ * know what the lists hold and counts every row as topk valid keys: calls and rows are exact, the other three the most that it
+ * can have been. A call in a graph is counted when it is recorded, not when it is launched. */
 struct fh_counters {
   uint64_t struct_size;
   uint64_t calls[5];       /* by fh_path: calls that ended up on this path; [FH_AUTO] counts the calls that asked for auto */
@@ -401,7 +437,8 @@ double fh_work_gflop(const fh_work *work, int32_t path);
  * excludes packed. */
 fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
 
-/* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. */
+/* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. On CUDA those of 8
+ * heads; FH_AUTO takes those of the call's own heads where it brings no policy, and every list to be full. */
 fh_status fh_policy_default(const fh_device *device, fh_policy *policy);
 
 /* ---- Gate: the published rule that engines use today ------------------------------------------------------------------------ */
@@ -452,6 +489,22 @@ fh_status fh_timer_stop(fh_timer *timer, void *stream);
 /* Microseconds between the last start and stop; waits for the stop. FH_ERR_ARGUMENT when not both were called. */
 fh_status fh_timer_elapsed_us(fh_timer *timer, double *us);
 void fh_timer_free(fh_timer **timer);
+
+/* ---- Graphs --------------------------------------------------------------------------------------------------------------- */
+
+/* What a stream of a CUDA device was given once, to be given again in one launch. FH_ERR_UNSUPPORTED on a CPU. */
+typedef struct fh_graph fh_graph;
+
+/* From here to fh_graph_end calls on this stream (NULL: the device's own) are recorded and do not run; their memory is borrowed
+ * for as long as the graph is there. Nothing may move memory on a stream that records, or wait for it. */
+fh_status fh_graph_begin(fh_device *device, void *stream);
+
+/* Stop recording and make the graph, which the caller owns. */
+fh_status fh_graph_end(fh_device *device, void *stream, fh_graph **graph);
+
+/* Run all of it, in order, on a stream of its device. */
+fh_status fh_graph_launch(fh_graph *graph, void *stream);
+void fh_graph_free(fh_graph **graph);
 
 /* cdef:end */
 

@@ -15,6 +15,13 @@ static void allocation(fh_device *device) {
     CHECK(buffer == NULL);
     fh_buffer_free(&buffer);
   }
+  fh_buffer *host = NULL;
+  CHECK_INT(fh_buffer_alloc_host(device, 1000, &host), FH_OK);
+  CHECK_INT(fh_buffer_fill(host, 0x5a), FH_OK);
+  CHECK_INT(((unsigned char *)fh_buffer_data(host))[999], 0x5a);
+  fh_buffer_free(&host);
+  REFUSED(fh_buffer_alloc_host(NULL, 1, &host), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
+
   fh_buffer *empty = NULL;
   CHECK_INT(fh_buffer_alloc(device, 0, &empty), FH_OK);
   CHECK(fh_buffer_data(empty) == NULL);

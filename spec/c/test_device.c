@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cpu/cpu.h"
+#include "cuda_build.h"
 #include "internal.h"
 #include "refuse.h"
 
@@ -34,11 +35,12 @@ static void refusals(void) {
   fh_device *device = NULL;
   REFUSED(fh_device_open(NULL, NULL, &device), FH_ERR_ARGUMENT, "name: got NULL, wanted a pointer");
   REFUSED(fh_device_open("cpu", NULL, NULL), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
-  REFUSED(fh_device_open("gpu", NULL, &device), FH_ERR_ARGUMENT, "name: got \"gpu\", wanted \"cpu\"");
-  REFUSED(fh_device_open("", NULL, &device), FH_ERR_ARGUMENT, "name: got \"\", wanted \"cpu\"");
-  REFUSED(fh_device_open("cpu:0", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cpu:0\", wanted \"cpu\"");
-  REFUSED(fh_device_open("cuda:0", NULL, &device), FH_ERR_DEVICE,
-          "name: got \"cuda:0\", wanted \"cpu\": this library was built without CUDA");
+  REFUSED(fh_device_open("gpu", NULL, &device), FH_ERR_ARGUMENT, "name: got \"gpu\", wanted cpu, cuda or cuda:N");
+  REFUSED(fh_device_open("", NULL, &device), FH_ERR_ARGUMENT, "name: got \"\", wanted cpu, cuda or cuda:N");
+  REFUSED(fh_device_open("cpu:0", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cpu:0\", wanted cpu, cuda or cuda:N");
+  REFUSED(fh_device_open("cuda:", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cuda:\", wanted cpu, cuda or cuda:N");
+  REFUSED(fh_device_open("cuda:-1", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cuda:-1\", wanted cpu, cuda or cuda:N");
+  REFUSED(fh_device_open("cuda0", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cuda0\", wanted cpu, cuda or cuda:N");
   fh_device_options options = {.struct_size = sizeof options, .threads = 1025};
   REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_ARGUMENT, "options.threads: got 1025, wanted 0 .. 1024");
   options.threads = -1;
@@ -66,6 +68,51 @@ static void refusals(void) {
   REFUSED(fh_device_get_info(device, NULL), FH_ERR_ARGUMENT, "fh_device_info: got NULL, wanted a pointer");
   REFUSED(fh_device_get_info(NULL, &info), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
   REFUSED(fh_device_synchronize(NULL), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
+  fh_device_close(&device);
+}
+
+/* What there is of CUDA is said in one line, whatever is missing. */
+static void missing_devices(void) {
+  fh_device *device = NULL;
+  const int32_t devices = fh_device_count(FH_DEVICE_CUDA);
+  CHECK_INT(fh_device_count(FH_DEVICE_CPU), 1);
+  CHECK_INT(fh_device_count(0), 0);
+  CHECK_INT(fh_device_count(7), 0);
+  CHECK(devices >= 0);
+  CHECK_INT(fh_device_open("cuda:123456789", NULL, &device), FH_ERR_DEVICE);
+  CHECK(device == NULL);
+  CHECK(strchr(fh_error(), '\n') == NULL);
+  if (!FH_WITH_CUDA)
+    CHECK_STR(fh_error(), "name: got \"cuda:123456789\", wanted cpu: this library was built without CUDA");
+  else if (devices == 0)
+    CHECK(strstr(fh_error(), "name: got \"cuda:123456789\", and ") == fh_error() &&
+          strstr(fh_error(), "(cudaGetDeviceCount: cudaError"));
+  else
+    CHECK_STR(fh_error(), text_of("name: got \"cuda:123456789\", wanted cuda:0 .. cuda:%d, the devices of this machine",
+                                  (int)devices - 1));
+  if (devices == 0) CHECK_INT(fh_device_open("cuda", NULL, &device), FH_ERR_DEVICE);
+}
+
+/* Streams and graphs are CUDA's; a CPU has every path. */
+static void cpu_has_no_streams(void) {
+  fh_device *device = open_cpu(1);
+  void *stream = NULL;
+  fh_graph *graph = NULL;
+  REFUSED(fh_stream_create(device, &stream), FH_ERR_UNSUPPORTED, "stream: a CPU has none; wanted a CUDA device");
+  REFUSED(fh_graph_begin(device, NULL), FH_ERR_UNSUPPORTED, "graph: a CPU has none; wanted a CUDA device");
+  REFUSED(fh_graph_end(device, NULL, &graph), FH_ERR_UNSUPPORTED, "graph: a CPU has none; wanted a CUDA device");
+  REFUSED(fh_stream_create(NULL, &stream), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
+  REFUSED(fh_graph_begin(NULL, NULL), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
+  REFUSED(fh_graph_launch(NULL, NULL), FH_ERR_ARGUMENT, "graph: got NULL, wanted a pointer");
+  fh_stream_destroy(device, &stream);
+  fh_stream_destroy(device, NULL);
+  fh_stream_destroy(NULL, &stream);
+  fh_graph_free(&graph);
+  fh_graph_free(NULL);
+  for (int32_t path = 0; path < FH_PATHS; path++) CHECK_INT(fh_device_has_path(device, path), 1);
+  CHECK_INT(fh_device_has_path(device, -1), 0);
+  CHECK_INT(fh_device_has_path(device, FH_PATHS), 0);
+  CHECK_INT(fh_device_has_path(NULL, FH_GATHER), 0);
   fh_device_close(&device);
 }
 
@@ -189,6 +236,8 @@ int main(void) {
   unsetenv("FEWHEAD_ISA");
   opening();
   refusals();
+  missing_devices();
+  cpu_has_no_streams();
   environment();
   lifetimes();
   threads();
