@@ -21,7 +21,7 @@ local opt = fh.cli.options {
     { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.drawn },
     { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-    { "--device", "NAME", "cpu", default = "cpu" },
+    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
     { "--seconds", "NUMBER", "time to spend on timing, dealt over the cells", default = 60, lo = 0 },
     { "--cold", nil, "find caches cold in every run" },
     { "--traffic", "FILE", "score gates on a Mooncake JSONL or Azure CSV trace" },

@@ -18,7 +18,7 @@ local opt = fh.cli.options {
     { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.names },
     { "--file", "FILE", "captured indices, for --pattern file" },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-    { "--device", "NAME", "device to run on", default = "cpu" },
+    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
   },
 }:read(arg)
 
@@ -37,7 +37,7 @@ local problem = try(case:problem(dev))
 local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)
 
 local rows, verdicts, failed = {}, {}, false
-for _, path in ipairs { "gather", "packed" } do
+for _, path in ipairs(fh.compare.expand("parity", { "native" }, dev, 1)) do
   local three = fh.parity.three_way(problem, path, { sample = sample })
   if #rows == 0 then rows[1] = three.padded end
   rows[#rows + 1] = three.native

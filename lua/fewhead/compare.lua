@@ -8,6 +8,7 @@
 -- that fails parity gets no time: a wrong answer has no speed.
 
 local args = require "fewhead.args"
+local device = require "fewhead.device"
 local parity = require "fewhead.parity"
 local timing = require "fewhead.timing"
 
@@ -53,9 +54,9 @@ function M.record(problem, path, checked, time, work, run)
   }
 end
 
---- Names of paths with "native" replaced by those it stands for, none twice, and whether it stood there. Wrong ones raise; level
--- as in error(), 1 = the caller of this.
-function M.expand(what, paths, level)
+--- Names of paths with "native" replaced by those it stands for on the device, gather and packed where it has them, none twice,
+-- and whether it stood there. Wrong ones raise; level as in error(), 1 = the caller of this.
+function M.expand(what, paths, dev, level)
   args.table(what, paths, level + 1)
   if #paths == 0 then error(what .. ": got none, wanted at least one", level + 1) end
   local list, seen, native = {}, {}, false
@@ -63,7 +64,8 @@ function M.expand(what, paths, level)
     args.enum(("%s[%d]"):format(what, i), path, PATHS, level + 1)
     native = native or path == "native"
     for _, name in ipairs(path == "native" and { "gather", "packed" } or { path }) do
-      if not seen[name] then list[#list + 1], seen[name] = name, true end
+      local wanted = not seen[name] and (path ~= "native" or dev:has_path(name))
+      if wanted then list[#list + 1], seen[name] = name, true end
     end
   end
   return list, native
@@ -176,8 +178,8 @@ function M.compare(case, paths, opts)
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
   end
   opts = args.options("compare", opts, KNOWN)
-  local list, native = M.expand("compare: paths", paths, 2)
-  local dev = opts.device or require("fewhead.device").default()
+  local dev = device.check("compare: device", opts.device or device.default())
+  local list, native = M.expand("compare: paths", paths, dev, 2)
   local problem, err = case:problem(dev)
   if not problem then return nil, err end
   local run = opts.run or require("fewhead.run").header(dev)

@@ -3,6 +3,7 @@
 --     local device = require "fewhead.device"
 --     local dev = assert(device.open("cpu", { threads = 2, isa = "avx2" }))
 --     print(dev, dev:info().threads)      --> cpu: Intel(R) Xeon(R) Processor, 2 threads, avx2   2
+--     print(device.open("cuda:0"))        --> cuda:0: NVIDIA H200, 132 multiprocessors, sm_90
 --
 -- Fields: dev.name (as opened), dev.kind ("cpu" or "cuda"), dev.handle (fh_device*; nil once closed).
 local args = require "fewhead.args"
@@ -34,9 +35,16 @@ local function get_info(handle)
   return ok and info, err
 end
 
---- Open a device: "cpu". threads: 1 .. 1024 (default: FEWHEAD_THREADS, or the CPUs this process may use). isa: "generic", "avx2",
--- "avx512" or "avx512_bf16" (default: FEWHEAD_ISA, or the best there is). Returns the device; or nil and the reason, for a name
--- that is no device here and an isa that the CPU lacks.
+--- The names of the devices of this machine: { "cpu", "cuda:0", .. }.
+function M.names()
+  local list = { "cpu" }
+  for ordinal = 0, C.fh_device_count(C.FH_DEVICE_CUDA) - 1 do list[#list + 1] = "cuda:" .. ordinal end
+  return list
+end
+
+--- Open a device: "cpu", "cuda:0" and on; "cuda" is "cuda:0". On a CPU threads: 1 .. 1024 (default: FEWHEAD_THREADS, or the CPUs
+-- this process may use), isa: "generic", "avx2", "avx512" or "avx512_bf16" (default: FEWHEAD_ISA, or the best there is). Returns
+-- the device; or nil and the reason, for a name that is no device here and an isa that the CPU lacks.
 function M.open(name, options)
   args.string("device.open: name", name)
   options = args.options("device.open", options, { "threads", "isa" })
@@ -54,22 +62,30 @@ function M.open(name, options)
   return setmetatable({ name = name, kind = F.device_kind_names[info.kind], handle = box[0], box = box }, Device)
 end
 
+--- The name of the device that is used where none is named: FEWHEAD_DEVICE, or "cpu".
+function M.default_name()
+  local named = os.getenv("FEWHEAD_DEVICE")
+  return named ~= "" and named or "cpu"
+end
+
 local default
 
---- The device that is used where none is named: FEWHEAD_DEVICE, or "cpu"; opened once. Raises when it cannot be opened.
+--- That device, opened once. Raises when it cannot be opened.
 function M.default()
   if not (default and default.handle) then
-    local named = os.getenv("FEWHEAD_DEVICE")
-    if named == "" then named = nil end
-    local err
-    default, err = M.open(named or "cpu")
-    if not default then error((named and "FEWHEAD_DEVICE=" .. named .. ": " or "") .. err, 2) end
+    local opened, err = M.open(M.default_name())
+    if not opened then
+      local named = os.getenv("FEWHEAD_DEVICE")
+      error((named and named ~= "" and "FEWHEAD_DEVICE=" .. named .. ": " or "") .. err, 2)
+    end
+    default = opened
   end
   return default
 end
 
 --- What the device is: { name= (the vendor's), kind=, ordinal=, threads= (CUDA: multiprocessors), isa= ("avx2"; CUDA: "sm_90"),
--- cache_bytes= (last level), memory_bytes=, driver= }; 0 bytes where unknown, driver "" on a CPU.
+-- cache_bytes= (last level), memory_bytes=, driver=, clock_mhz=, memory_clock_mhz= (CUDA: the highest) }; 0 where unknown, driver
+-- "" on a CPU.
 function Device:info()
   M.check("device:info", self)
   local info = assert(get_info(self.handle))
@@ -77,6 +93,7 @@ function Device:info()
     name = ffi.string(info.name), kind = F.device_kind_names[info.kind], ordinal = info.ordinal, threads = info.threads,
     isa = self.kind == "cpu" and F.isa_names[info.isa] or "sm_" .. info.isa,
     cache_bytes = tonumber(info.cache_bytes), memory_bytes = tonumber(info.memory_bytes), driver = ffi.string(info.driver),
+    clock_mhz = info.clock_mhz, memory_clock_mhz = info.memory_clock_mhz,
   }
 end
 
@@ -85,6 +102,13 @@ function Device:synchronize()
   M.check("device:synchronize", self)
   local ok, err = F.check(C.fh_device_synchronize(self.handle))
   return ok, err
+end
+
+--- Whether the device can run a path: "auto", "reference", "padded", "gather" or "packed".
+function Device:has_path(path)
+  M.check("device:has_path", self)
+  args.string("device:has_path: path", path)
+  return F.paths[path] ~= nil and C.fh_device_has_path(self.handle, F.paths[path]) == 1
 end
 
 --- Give the device back; tensors on it stay valid and keep what they need of it. Closing twice does nothing.

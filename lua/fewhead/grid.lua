@@ -8,6 +8,7 @@
 
 local args = require "fewhead.args"
 local compare = require "fewhead.compare"
+local device = require "fewhead.device"
 local json = require "fewhead.json"
 local parity = require "fewhead.parity"
 
@@ -225,8 +226,8 @@ end
 
 local PATHS = { "padded", "gather", "packed" }
 
--- Of one case at most: flops that the padded path multiplies, beyond which the case has fewer rows, and flops of the oracle,
--- beyond which it answers for a sample of rows. About 0.1 s each on two cores.
+-- Of one case at most: flops that the padded path multiplies, beyond which the case has fewer rows, and flops of the oracle on a
+-- CPU, beyond which it answers for a sample of rows. About 0.1 s each on two cores.
 local PADDED_FLOPS, REFERENCE_FLOPS = 8e9, 1.5e8
 -- With full = true: up to some seconds a case, and no more memory than a small machine has.
 local FULL_PADDED_FLOPS, FULL_REFERENCE_FLOPS = 4e11, 4e9
@@ -276,21 +277,43 @@ local function run_entry(entry, paths, dev, full, on_result)
   case:free()
 end
 
--- The paths of an entry that are asked for.
-local function paths_of(entry, asked)
+-- The paths of an entry that are asked for; where none are named, those of them that the device has.
+local function paths_of(entry, asked, dev)
   local list = {}
   for _, path in ipairs(entry.paths or PATHS) do
-    local wanted = not asked
+    local wanted = not asked and dev:has_path(path)
     for _, name in ipairs(asked or {}) do wanted = wanted or name == path end
     if wanted then list[#list + 1] = path end
   end
   return list
 end
 
+-- A GPU's reference is a kernel like others: before anything is compared with it, it answers every so many of our own cases, and
+-- what it says is compared with what the CPU's says.
+local ORACLE_STEP = 16
+
+local function check_oracle(dev, on_result)
+  local cpu, cases = assert(device.open("cpu")), M.own()
+  for i = 1, #cases, ORACLE_STEP do
+    local case = cases[i].case
+    local there, here, want, err
+    here, err = case:problem(cpu)
+    if here then want, err = parity.expected(here) end
+    if want then there, err = case:problem(dev) end
+    local result = there and parity.check(there, "reference", { want = want })
+      or { status = "invalid", path = "reference", compared = 0, reason = err }
+    result.against = "reference on cpu"
+    on_result({ group = "oracle" .. cases[i].group:match("/.*"), case = case }, case, result)
+    if want then want.free() end
+    case:free()
+  end
+  cpu:close()
+end
+
 --- Check cases. Options: cases (default own() and production()); device (default device.default()); paths, those of padded,
--- gather, packed, auto to run (default: what each case is for); full = true: larger samples; on_result = function(entry, case,
--- result), called after each check. Returns { passed =, failed =, invalid =, sampled =, checks = , cases = }: sampled counts
--- checks that compared a part of the rows.
+-- gather, packed, auto to run (default: what each case is for and the device has); full = true: larger samples; on_result =
+-- function(entry, case, result), called after each check. On a GPU its reference is first checked against the CPU's. Returns
+-- { passed =, failed =, invalid =, sampled =, checks =, cases = }: sampled counts checks that compared a part of the rows.
 function M.run(opts)
   opts = args.options("grid.run", opts, { "cases", "device", "paths", "full", "on_result" })
   local cases = opts.cases
@@ -298,20 +321,22 @@ function M.run(opts)
     cases = M.own()
     for _, entry in ipairs(M.production()) do cases[#cases + 1] = entry end
   end
-  local dev = opts.device or require("fewhead.device").default()
+  local dev = device.check("grid.run: device", opts.device or device.default())
   local totals = { passed = 0, failed = 0, invalid = 0, sampled = 0, checks = 0, cases = 0 }
   local counter = { pass = "passed", fail = "failed", invalid = "invalid" }
+  local function count(...)
+    local result = select(3, ...)
+    totals[counter[result.status]] = totals[counter[result.status]] + 1
+    totals.checks = totals.checks + 1
+    if result.sampled then totals.sampled = totals.sampled + 1 end
+    if opts.on_result then opts.on_result(...) end
+  end
+  if dev.kind ~= "cpu" then check_oracle(dev, count) end
   for _, entry in ipairs(cases) do
-    local paths = paths_of(entry, opts.paths)
+    local paths = paths_of(entry, opts.paths, dev)
     if #paths > 0 then
       totals.cases = totals.cases + 1
-      run_entry(entry, paths, dev, opts.full, function(...)
-        local result = select(3, ...)
-        totals[counter[result.status]] = totals[counter[result.status]] + 1
-        totals.checks = totals.checks + 1
-        if result.sampled then totals.sampled = totals.sampled + 1 end
-        if opts.on_result then opts.on_result(...) end
-      end)
+      run_entry(entry, paths, dev, opts.full, count)
     end
   end
   return totals
@@ -365,7 +390,7 @@ local function parser()
         repeated = true },
       { "--full", nil, "more rows of what is too large to be compared as a whole" },
       { "--filter", "TEXT", "only cases whose group or description contains TEXT" },
-      { "--device", "NAME", "device to run on", default = "cpu" },
+      { "--device", "NAME", "device to run on", default = device.default_name() },
     },
   }
 end
@@ -405,7 +430,7 @@ function M.main(argv)
   end
   local cases, dev
   cases, err = cases_of(opt)
-  if cases then dev, err = require("fewhead.device").open(opt.device) end
+  if cases then dev, err = device.open(opt.device) end
   if not dev then
     io.stderr:write(("fewhead: parity: %s\n"):format(err))
     return cases and USAGE or FAILED

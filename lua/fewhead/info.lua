@@ -28,6 +28,7 @@ local settings = {
   { "FEWHEAD_DEVICE", "the device used where none is named" },
   { "FEWHEAD_THREADS", "threads of the CPU device" },
   { "FEWHEAD_ISA", "instruction set of the CPU device" },
+  { "FEWHEAD_FORCE_PORTABLE", "1: CUDA devices keep to the kernels that run on any of them" },
   { "FEWHEAD_TRACE", "1: errors with a stack trace" },
   { gate.PREFILL, "0: native heads off" },
   { gate.MIN_SQ, "native heads from this s_q up" },
@@ -52,9 +53,10 @@ local function describe(name)
   local dev, err = device.open(name)
   if not dev then return nil, err end
   local info = dev:info()
-  row(name, ("%s, %s %d, isa %s, last-level cache %s, memory %s%s"):format(info.name,
+  row(name, ("%s, %s %d, isa %s, last-level cache %s, memory %s%s%s"):format(info.name,
     dev.kind == "cpu" and "threads" or "multiprocessors", info.threads, info.isa, bytes_text(info.cache_bytes),
-    bytes_text(info.memory_bytes), info.driver ~= "" and ", driver " .. info.driver or ""))
+    bytes_text(info.memory_bytes), info.clock_mhz > 0 and (", clock up to %d MHz"):format(info.clock_mhz) or "",
+    info.driver ~= "" and ", driver " .. info.driver or ""))
   dev:close()
   return true
 end
@@ -73,7 +75,9 @@ function M.main(argv)
   row("commit", commit .. (dirty and ", with changes" or ""))
   row("library", F.path)
   row("Lua", jit.version .. ", " .. jit.arch)
-  for _, name in ipairs { "cpu", "cuda" } do
+  local names = device.names()
+  if #names == 1 then names[2] = "cuda" end -- to hear why there is none
+  for _, name in ipairs(names) do
     local ok, err = describe(name)
     if not ok then row(name, "none: " .. err) end
   end

@@ -15,9 +15,8 @@
 local ffi = require "ffi"
 local args = require "fewhead.args"
 local tensor = require "fewhead.tensor"
-local F = require "fewhead.ffi"
 
-local floor = math.floor
+local floor, min = math.floor, math.min
 
 local M = {}
 
@@ -171,16 +170,6 @@ end
 
 local words, octets = ffi.typeof("const int32_t *"), ffi.typeof("const uint8_t *")
 
--- The bytes of a whole box where the host can read them, and their number; or nil, err.
-local function bytes_of(whole)
-  local size = whole.numel * ffi.sizeof(whole.dtype == "bf16" and "uint16_t" or "float")
-  if whole.device.kind == "cpu" then return ffi.cast(octets, whole:data()), size end
-  local copy = ffi.new("uint8_t[?]", size)
-  local ok, err = F.check(F.C.fh_view_read(whole.handle, copy, size)) -- as it is: whole:read() would make its NaNs canonical
-  if not ok then return nil, err end
-  return copy, size
-end
-
 -- The first byte from p[first] to p[last - 1] that is not poison, or nil. Four at a time: what lies around the heads of a vLLM
 -- buffer is seven times what lies in it.
 local function touched(p, first, last)
@@ -191,10 +180,40 @@ local function touched(p, first, last)
   end
 end
 
--- The first byte outside the real elements that is not poison, or nil. step[i] is the bytes of one place of dimension i.
-local function first_touched(one, p, size, step)
+-- Bytes of device memory that are looked at at a time, and where they lie then: as large as copies need for full speed.
+local PIECE = 16 * 2^20
+local piece
+
+-- A function that is touched() of a whole box, or nil, err when its memory cannot be read. It is asked for rising places, so what
+-- the host cannot reach is copied piece by piece, each once.
+local function looker(whole, size)
+  if whole.device.kind == "cpu" then
+    local p = ffi.cast(octets, whole:data())
+    return function(first, last) return touched(p, first, last) end
+  end
+  piece = piece or ffi.new("uint8_t[?]", PIECE)
+  local start, stop = 0, 0 -- what lies in the piece
+  return function(first, last)
+    while first < last do
+      if first >= stop then
+        start, stop = first, min(size, first + PIECE)
+        local ok, err = whole:read_bytes(start, stop - start, piece)
+        if not ok then return nil, err end
+      end
+      local upto = min(last, stop)
+      local at = touched(piece, first - start, upto - start)
+      if at then return start + at end
+      first = upto
+    end
+  end
+end
+
+-- The first byte outside the real elements that is not poison, or nil; or nil, err. step[i] is the bytes of one place of
+-- dimension i.
+local function first_touched(one, size, step)
+  local look = looker(one.whole, size)
   local shape, margin = one.view.shape, one.margin
-  local rank, known, found = #shape, 0, nil -- everything before `known` is real or has been looked at
+  local rank, known, found, err = #shape, 0, nil, nil -- everything before `known` is real or has been looked at
   local function walk(dim, at)
     at = at + margin[dim][1] * step[dim]
     if dim < rank then
@@ -202,13 +221,13 @@ local function first_touched(one, p, size, step)
         if walk(dim + 1, at + i * step[dim]) then return true end
       end
     else
-      found = touched(p, known, at)
+      found, err = look(known, at)
       known = at + shape[dim] * step[dim]
     end
-    return found
+    return found or err
   end
-  walk(1, 0)
-  return found or touched(p, known, size)
+  if walk(1, 0) then return found, err end
+  return look(known, size)
 end
 
 local PLACES = { "row", "head", "column" }
@@ -223,12 +242,11 @@ function M.intact(outputs)
   for _, key in ipairs { "out", "lse", "max_logits" } do
     local one = outputs.canaries[key]
     if one then
-      local whole = one.whole
-      local p, size = bytes_of(whole)
-      if not p then return nil, ("%s: %s"):format(key, size) end
-      local step = {}
+      local whole, step = one.whole, {}
+      local size = whole.numel * ffi.sizeof(whole.dtype == "bf16" and "uint16_t" or "float")
       for i, elements in ipairs(whole.stride) do step[i] = elements * size / whole.numel end
-      local at = first_touched(one, p, size, step)
+      local at, err = first_touched(one, size, step)
+      if err then return nil, ("%s: %s"):format(key, err) end
       if at then
         local place, rest = {}, at
         for i = 1, whole.rank do

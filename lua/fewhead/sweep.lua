@@ -8,6 +8,7 @@
 
 local args = require "fewhead.args"
 local axis = require "fewhead.axis"
+local device = require "fewhead.device"
 local json = require "fewhead.json"
 
 local M = {}
@@ -130,7 +131,8 @@ function M.run(options)
   end
   args.options("sweep", args.table("sweep", options, 2), known, 2)
   local paths = options.paths or { "padded", "native" }
-  local path_names = require("fewhead.compare").expand("sweep: paths", paths, 2)
+  local dev = device.check("sweep: device", options.device or device.default())
+  local path_names = require("fewhead.compare").expand("sweep: paths", paths, dev, 2)
   local axes, shared = axes_of(options, 2)
   for _, one in ipairs(axes) do
     for _, value in ipairs(one.values) do
@@ -144,7 +146,6 @@ function M.run(options)
   shared.file = how.indices
   if how.indices and not options.pattern then shared.pattern = "file" end
   if how.seconds ~= nil then args.number("sweep: seconds", how.seconds, 0, nil, 2) end
-  local dev = how.device or require("fewhead.device").default()
   local run = how.run or require("fewhead.run").header(dev, how.argv)
   local writer, err
   if how.file then

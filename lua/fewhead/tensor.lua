@@ -486,6 +486,14 @@ function Tensor:fill_bytes(byte)
   return done(self, C.fh_buffer_fill(self.storage.buffer[0], byte))
 end
 
+--- Copy `count` bytes of the whole buffer, as they stand, from byte `first` (counted from 0) to host memory.
+function Tensor:read_bytes(first, count, host)
+  check("tensor:read_bytes", self)
+  args.integer("tensor:read_bytes: first", first, 0)
+  args.integer("tensor:read_bytes: count", count, 0)
+  return done(self, C.fh_buffer_read(self.storage.buffer[0], first, host, count))
+end
+
 --- Fill with random numbers that depend on seed, stream and an element's place in row-major order alone: the same on every
 -- device. { dist = "normal", mean = 0, sd = 1 } or { dist = "uniform", low = 0, high = 1 }, high excluded; seed and stream 0 ..
 -- 2^53 - 1. What is left out is as shown, seed and stream 0. An i32 tensor takes "uniform", with low and high given.

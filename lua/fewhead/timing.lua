@@ -26,6 +26,7 @@ local WARMUP_SECONDS = 0.01  -- an arm is warm after this long or this many runs
 local WARMUP_RUNS = 20
 local PLAN_BUILDS = 5        -- timed builds of a plan; their median is reported
 local PRIME_US = 20000       -- hot: a run shorter than this repeats once untimed first; a longer one warms the caches by itself
+local QUEUE_US = 50          -- a GPU runs this much before what is timed, so that all of it is given to it before it begins
 local CLOCK_TICK_US = 1e-3   -- the clock counts nanoseconds: a shorter time than one reads as one
 local SAME_BAND = 0.02       -- a difference under 2 % is worth no change of path
 local VERDICT_CONFIDENCE = 0.9 -- an interval weaker than this (fewer than 5 samples) supports no verdict
@@ -66,7 +67,7 @@ local function slots_of(arms, set, level)
       error(("%s.evict: got %s, wanted a function: cold timing calls it"):format(what, args.show(arm.evict)), level + 1)
     end
     seen[arm.name] = "stands twice"
-    slots[i] = { name = arm.name, run = arm.run, evict = arm.evict, samples = {} }
+    slots[i] = { name = arm.name, run = arm.run, evict = arm.evict, samples = {}, primes = 1 }
   end
   if set.noise and seen[set.noise] ~= "stands twice" then
     error(("timing: noise: got %s, wanted the name of an arm, or false"):format(args.show(set.noise)), level + 1)
@@ -102,7 +103,9 @@ end
 local function sample(slot, watch, set)
   if set.interrupted and set.interrupted() then return nil, "timing: interrupted" end
   if set.cold then slot.evict()
-  elseif slot.estimate_us < PRIME_US then slot.run() end
+  elseif slot.estimate_us < PRIME_US then
+    for _ = 1, slot.primes do slot.run() end
+  end
   local us, status = watch(slot.run)
   if status and status ~= 0 then return failed(slot, status) end
   slot.samples[#slot.samples + 1] = math.max(us, CLOCK_TICK_US)
@@ -169,6 +172,7 @@ local function measure(slots, set)
   for _, slot in ipairs(slots) do
     local ok, err, status = warm_up(slot, watch)
     if not ok then return nil, err, status end
+    if set.queue_us then slot.primes = math.max(1, math.ceil(set.queue_us / math.max(slot.estimate_us, 1))) end
   end
   local order, twin = {}, twin_of(slots, set.noise)
   for i, slot in ipairs(slots) do order[i] = slot end
@@ -209,8 +213,8 @@ function M.measure(arms, opts)
   return measure(slots, set)
 end
 
--- A stopwatch by the device's own timer, and what must stay reachable for it to work.
-local function device_stopwatch(dev)
+-- A stopwatch by the device's own timer: microseconds of one of the `calls` that a run is made of, and what the run returned.
+local function device_stopwatch(dev, calls)
   local F = require "fewhead.ffi"
   local timer = F.ffi.gc(F.ffi.new("fh_timer *[1]"), F.C.fh_timer_free)
   local us = F.ffi.new("double[1]")
@@ -221,7 +225,7 @@ local function device_stopwatch(dev)
     local status = run()
     F.C.fh_timer_stop(timer[0], nil)
     if F.C.fh_timer_elapsed_us(timer[0], us) ~= 0 then error("timing: " .. F.ffi.string(F.C.fh_error()), 0) end
-    return us[0], status
+    return us[0] / calls, status
   end
 end
 
@@ -248,7 +252,7 @@ local function plan_us(problem, outputs, opts, watch)
   return stats.median(samples)
 end
 
-local CALL_OPTIONS = { plan = true, group = true, row_invariant = true }
+local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, graph = true }
 
 -- The arms of M.problem, or nil, err. made collects what is to be freed in the end.
 local function arms_of(problem, paths, call_opts, watch, made)
@@ -256,7 +260,9 @@ local function arms_of(problem, paths, call_opts, watch, made)
   if not outputs then return nil, err end
   made[#made + 1] = outputs
   local function evict()
-    for _, tensor in ipairs { problem.q, problem.kv, problem.indices, outputs.out } do tensor:evict() end
+    outputs.out:evict()
+    if problem.device.kind == "cuda" then return end -- there all that lies in the cache has gone now
+    for _, tensor in ipairs { problem.q, problem.kv, problem.indices } do tensor:evict() end
   end
   local arms, build_us = {}, nil
   for i, path in ipairs(paths) do
@@ -271,8 +277,14 @@ local function arms_of(problem, paths, call_opts, watch, made)
         made[#made + 1] = with.plan
       end
     end
-    local run
-    run, err = problem:runner(path, outputs, with)
+    local run, graph
+    if call_opts.graph then
+      graph, err = problem:graph(path, outputs, call_opts.graph, with)
+      made[#made + 1] = graph
+      run = graph and function() return graph:launch() end
+    else
+      run, err = problem:runner(path, outputs, with)
+    end
     if not run then return nil, ("%s: %s"):format(path, err) end
     arms[i] = { name = path, run = run, evict = evict }
   end
@@ -282,7 +294,8 @@ end
 --- Measure paths of a problem: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and result are those of
 -- measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The packed path runs on a
 -- plan that is there before, as where layers share an index list: the one given, else one built here; its result carries plan_us,
--- microseconds of one build. nil, message when a run fails.
+-- microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of them. nil, message when a run
+-- fails.
 function M.problem(problem, paths, opts)
   args.table("timing.problem: paths", paths)
   local how, call_opts = {}, {}
@@ -291,7 +304,9 @@ function M.problem(problem, paths, opts)
     side[key] = value
   end
   local set = settings(how, 2)
-  local watch, err = device_stopwatch(problem.device)
+  if call_opts.graph ~= nil then args.integer("timing.problem: graph", call_opts.graph, 1) end
+  if problem.device.kind == "cuda" and not call_opts.graph then set.queue_us = QUEUE_US end
+  local watch, err = device_stopwatch(problem.device, call_opts.graph or 1)
   if not watch then return nil, "timing: " .. err end
   set.stopwatch = set.stopwatch or watch
 
