@@ -24,6 +24,13 @@ FHK_DEV float exp2(float x) {
   return y;
 }
 
+/* The larger, NaN if one is NaN; fmaxf would give the other. [Floating Point: max] */
+FHK_DEV float max_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 /* log2(x). [Floating Point: lg2] */
 FHK_DEV float log2(float x) {
   float y;

@@ -26,20 +26,30 @@
  *   int32_t tiles                        tiles of the launch, below 2^31 - 2^16
  *   uint32_t width                       entries of a list that may be read
  *   Tile                                 with int rows: rows 0 .. rows - 1 are real; the others are zeros and never stored
- *   int32_t peek(int32_t i)              a load that tile() needs, to be started early
- *   Tile tile(int32_t i, int32_t peeked) rows do not depend on peeked
+ *   int32_t next(int32_t i)              the tile that the CTA takes after tile i; the first one is blockIdx.x
+ *   int32_t look(int32_t i)              a load that the others need, two tiles early
+ *   int32_t peek(int32_t i, int32_t looked)              a load that tile() needs, one tile early
+ *   Tile tile(int32_t i, int32_t looked, int32_t peeked) rows do not depend on peeked
  *   int32_t blocks(tile)                 at least 1
- *   const int32_t *list(int32_t i)       KV rows of the entries
- *   void prefetch(int32_t i, int t)      start what tile i needs from DRAM towards L2; thread t of 128
+ *   const int32_t *list(int32_t i, int32_t looked)       KV rows of the entries
+ *   void prefetch(int32_t i, int32_t looked, int t)      start what tile i needs from DRAM towards L2; thread t of 128
  *   bool valid(tile, uint32_t pos, int32_t entry)
  *   const uint16_t *kv(int32_t entry)    the KV row
  *   const uint16_t *q_row(tile, int r), uint16_t *out_row(tile, int r)
  *   float sink(tile, int r), void statistics(tile, int r, float m, float l)
  *   float scale                          sm_scale * log2(e)
  *   bool wide_out                        out rows start on multiples of 16 bytes
- *   Mask                                 start(list, width, n, lane): begin loading what block n needs, a block ahead;
- *                                        settle(policy, tile, n, lane): make what hide needs of it;
+ *   Marks marks(int32_t i, int32_t looked)               what Mask reads
+ *   Mask                                 start(policy, marks, n, warp, lane): begin loading what block n needs, a block ahead;
+ *                                        settle(policy, tile, n, warp, lane): make what hide needs of it;
  *                                        hide(s, lane): scores of pairs that do not belong together to -inf
+ *   static constexpr bool kShared        rows of a tile have different keys. Then hide() makes NaN of a pair whose score is not
+ *                                        finite, and hide_all(s, lane) hides every one
+ *
+ * Isolation, where kShared: the weight 0 of a masked pair times a NaN or an Inf of V would reach a row that never chose that key.
+ * Such a KV row shows in the scores of every row, 0 * Inf = NaN included. So the row maximum, taken so that NaN wins, is the test, at
+ * no cost beside one vote a block; the scoring warp that sees it overwrites the bad V rows with zeros before it gives its scores
+ * away. Rows that did choose the key keep its NaN, which their weights carry.
  */
 #ifndef FEWHEAD_KERNELS_SM90_TILE_CUH
 #define FEWHEAD_KERNELS_SM90_TILE_CUH
@@ -168,22 +178,25 @@ FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
   const uint32_t mine = swizzled(row0, unit);
   Ring<X::kSlots> ring;
   uint32_t rope_phase = 1;
-  int32_t i = blockIdx.x;
+  int32_t i = blockIdx.x, next = policy.next(i);
+  int32_t looked = policy.look(i), looked_next = next < policy.tiles ? policy.look(next) : 0;
   int32_t entries[4];
-  const int32_t *list = policy.list(i);
+  const int32_t *list = policy.list(i, looked);
   auto start_entries = [&](const int32_t *from, uint32_t width, int32_t n) {
 #pragma unroll
     for (int k = 0; k < 4; k++) entries[k] = entry_at(from, width, n * kBlock + row0 + 16 * k);
   };
   start_entries(list, policy.width, 0);
-  int32_t peeked = policy.peek(i);
+  int32_t peeked = policy.peek(i, looked);
   while (i < policy.tiles) {
-    const typename Policy::Tile tile = policy.tile(i, peeked);
-    const int32_t next = i + static_cast<int32_t>(gridDim.x);
+    const typename Policy::Tile tile = policy.tile(i, looked, peeked);
     const bool more = next < policy.tiles;
+    looked = looked_next;
     if (more) {
-      peeked = policy.peek(next);
-      policy.prefetch(next, t);
+      const int32_t after = policy.next(next);
+      if (after < policy.tiles) looked_next = policy.look(after);
+      peeked = policy.peek(next, looked);
+      policy.prefetch(next, looked, t);
     }
     /* ---- Q: 16 rows a slot */
     for (int g = 0; g < granules(tile); g++) {
@@ -219,7 +232,7 @@ FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
       if (n + 1 < blocks) {
         start_entries(list, policy.width, n + 1);
       } else if (more) {
-        list = policy.list(next);
+        list = policy.list(next, looked);
         start_entries(list, policy.width, 0);
       }
 #pragma unroll
@@ -245,20 +258,13 @@ FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
       }
     }
     i = next;
+    next = policy.next(i);
   }
 }
 
 /* ---- Warpgroup 0: S = Q K^T and the running maximum of each row ---- */
 
-/* Reductions over the four lanes that share two rows, both rows in step: shuffles stay in program order. */
-FHK_DEV float2 quad_max(float2 x) {
-#pragma unroll
-  for (int d = 1; d <= 2; d <<= 1) {
-    const float a = __shfl_xor_sync(~0u, x.x, d), b = __shfl_xor_sync(~0u, x.y, d);
-    x = make_float2(fmaxf(x.x, a), fmaxf(x.y, b));
-  }
-  return x;
-}
+/* Reduction over the four lanes that share two rows, both rows in step: shuffles stay in program order. */
 FHK_DEV float2 quad_sum(float2 x) {
 #pragma unroll
   for (int d = 1; d <= 2; d <<= 1) {
@@ -266,6 +272,56 @@ FHK_DEV float2 quad_sum(float2 x) {
     x = make_float2(x.x + a, x.y + b);
   }
   return x;
+}
+
+/* The largest score of each of the lane's two rows; NaN counts as the largest where rows share a tile. */
+template <bool kShared>
+FHK_DEV float2 row_max(const float (&s)[32]) {
+  auto larger = [](float a, float b) { return kShared ? ptx::max_nan(a, b) : fmaxf(a, b); };
+  float2 x = make_float2(larger(s[0], s[1]), larger(s[2], s[3]));
+#pragma unroll
+  for (int j = 1; j < 8; j++) {
+    x.x = larger(x.x, larger(s[4 * j], s[4 * j + 1]));
+    x.y = larger(x.y, larger(s[4 * j + 2], s[4 * j + 3]));
+  }
+#pragma unroll
+  for (int d = 1; d <= 2; d <<= 1) { /* the four lanes that share the rows */
+    const float a = __shfl_xor_sync(~0u, x.x, d), b = __shfl_xor_sync(~0u, x.y, d);
+    x = make_float2(larger(x.x, a), larger(x.y, b));
+  }
+  return x;
+}
+
+/* Zero those V rows of the block before `after` that hold a NaN or an Inf, as far as this warp's scores show them. */
+template <int kSlots>
+FHK_DEV void silence(const float (&s)[32], uint32_t ring, const Ring<kSlots> &after, int lane) {
+#pragma unroll
+  for (int k = 0; k < 16; k++) {
+    const int at = 4 * (k >> 1) + (k & 1);
+    uint32_t who = __ballot_sync(~0u, !(s[at] < INFINITY) | !(s[at + 2] < INFINITY));
+    who |= who >> 16, who |= who >> 8, who |= who >> 4, who &= 15; /* bit c: a lane with column 8 (k / 2) + 2 c + k % 2 */
+    while (who) {
+      const uint32_t row = 8 * (k >> 1) + 2 * (__ffs(who) - 1) + (k & 1);
+      who &= who - 1;
+      uint32_t to[2]; /* lane: unit lane % 8 of two of the row's eight chunks */
+      bool bad = false;
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const uint32_t chunk = 4 * h + (lane >> 3), slot = after.ahead(kSlots - kQuarters + (chunk >> 1)).slot;
+        to[h] = ring + slot * kSlotBytes + (chunk & 1) * kChunkBytes + row * 128 + (lane & 7) * 16;
+        const float4 v = ptx::ld_shared_f4(to[h]);
+        for (const float pair : {v.x, v.y, v.z, v.w}) {
+          const uint32_t bits = __float_as_uint(pair);
+          bad |= (bits & 0x7f80u) == 0x7f80u || (bits & 0x7f800000u) == 0x7f800000u;
+        }
+      }
+      if (__any_sync(~0u, bad)) { /* not so where q is to blame, or the scores overflow */
+        ptx::st_shared4(to[0], 0, 0, 0, 0);
+        ptx::st_shared4(to[1], 0, 0, 0, 0);
+      }
+    }
+  }
+  ptx::fence_proxy_async(); /* before the PV of those that `given` lets go */
 }
 
 template <int kD, typename Policy>
@@ -278,17 +334,22 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
   const uint32_t scores = smem + X::kScores + (warp * 32 + lane) * 16;
   Ring<X::kSlots> ring;
   uint32_t turn = 0; /* blocks so far */
-  int32_t i = blockIdx.x;
-  int32_t peeked = policy.peek(i);
-  const int32_t *list = policy.list(i);
+  int32_t i = blockIdx.x, next = policy.next(i);
+  int32_t looked = policy.look(i), looked_next = next < policy.tiles ? policy.look(next) : 0;
+  int32_t peeked = policy.peek(i, looked);
+  typename Policy::Marks marks = policy.marks(i, looked);
   typename Policy::Mask mask;
-  mask.start(list, policy.width, 0, lane);
+  mask.start(policy, marks, 0, warp, lane);
   while (i < policy.tiles) {
-    const typename Policy::Tile tile = policy.tile(i, peeked);
+    const typename Policy::Tile tile = policy.tile(i, looked, peeked);
     const int32_t blocks = policy.blocks(tile);
-    const int32_t next = i + static_cast<int32_t>(gridDim.x);
     const bool more = next < policy.tiles;
-    if (more) peeked = policy.peek(next);
+    looked = looked_next;
+    if (more) {
+      const int32_t after = policy.next(next);
+      if (after < policy.tiles) looked_next = policy.look(after);
+      peeked = policy.peek(next, looked);
+    }
     /* ---- Q from the ring to registers, its tail to where wgmma reads it */
     uint32_t q[kRegisterSteps][4];
     {
@@ -350,24 +411,25 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
         for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(s, tail + kTailChunks * (kChunkBytes / 16) + k * 2, k_desc + k * 2, 1);
         ptx::wgmma_commit();
       }
-      mask.settle(policy, tile, n, lane);
+      mask.settle(policy, tile, n, warp, lane);
       if (n + 1 < blocks) {
-        mask.start(list, policy.width, n + 1, lane);
+        mask.start(policy, marks, n + 1, warp, lane);
       } else if (more) {
-        list = policy.list(next);
-        mask.start(list, policy.width, 0, lane);
+        marks = policy.marks(next, looked);
+        mask.start(policy, marks, 0, warp, lane);
       }
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       if constexpr (X::kRope) warp_arrive(bar.rope_empty(), lane);
       mask.hide(s, lane);
-      float2 x = make_float2(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));
-#pragma unroll
-      for (int j = 1; j < 8; j++) {
-        x.x = fmaxf(x.x, fmaxf(s[4 * j], s[4 * j + 1]));
-        x.y = fmaxf(x.y, fmaxf(s[4 * j + 2], s[4 * j + 3]));
+      float2 x = row_max<Policy::kShared>(s);
+      if constexpr (Policy::kShared) {
+        if (__any_sync(~0u, !(x.x < INFINITY) | !(x.y < INFINITY))) {
+          silence(s, smem + X::kRing, ring, lane);
+          mask.hide_all(s, lane);
+          x = row_max<true>(s);
+        }
       }
-      x = quad_max(x);
       m0 = fmaxf(m0, x.x * policy.scale);
       m1 = fmaxf(m1, x.y * policy.scale);
       ptx::mbar_wait(bar.taken(warp), (turn & 1) ^ 1);
@@ -379,6 +441,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       turn++;
     }
     i = next;
+    next = policy.next(i);
   }
 }
 
@@ -435,16 +498,20 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
   Ring<X::kSlots> ring;
   uint32_t turn = 0;
   int32_t i = blockIdx.x;
-  int32_t peeked = policy.peek(i);
+  int32_t looked = policy.look(i);
+  int32_t peeked = policy.peek(i, looked);
   while (i < policy.tiles) {
     int32_t blocks;
     {
-      const typename Policy::Tile tile = policy.tile(i, peeked);
+      const typename Policy::Tile tile = policy.tile(i, looked, peeked);
       blocks = policy.blocks(tile);
       ring.skip(query_slots<kD>(tile));
     }
-    const int32_t next = i + static_cast<int32_t>(gridDim.x);
-    if (next < policy.tiles) peeked = policy.peek(next);
+    const int32_t next = policy.next(i);
+    if (next < policy.tiles) {
+      looked = policy.look(next); /* no hurry here: the first scores of a tile take longer than the loads */
+      peeked = policy.peek(next, looked);
+    }
     float o0[64], o1[64]; /* 128 columns each */
     float m0 = kMaxStart, m1 = kMaxStart, l0 = 0.f, l1 = 0.f;
     for (int32_t n = 0; n < blocks; n++) {
@@ -504,7 +571,7 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
       ring.skip(kQuarters);
     }
     /* ---- finish: out = O / (l + 2^(sink - m)) */
-    const typename Policy::Tile tile = policy.tile(i, 0); /* made anew: it would cost registers beside O */
+    const typename Policy::Tile tile = policy.tile(i, policy.look(i), 0); /* made anew: it would cost registers beside O */
     if (warp * kGranule < tile.rows) {
       const float2 l = quad_sum(make_float2(l0, l1));
       const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;

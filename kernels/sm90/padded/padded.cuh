@@ -31,16 +31,20 @@ struct Padded {
 
   /* Tiles are taken from the last, whose list is the longest in a causal chunk. */
   FHK_DEV int64_t query(int32_t i) const { return (tiles - 1 - i) >> (head_tiles - 1); }
-  FHK_DEV int32_t peek(int32_t i) const {
+  FHK_DEV int32_t next(int32_t i) const { return i + static_cast<int32_t>(gridDim.x); }
+  FHK_DEV int32_t look(int32_t) const { return 0; }
+  FHK_DEV int32_t peek(int32_t i, int32_t) const {
     return call.topk_length ? __ldg(call.topk_length + query(i)) : static_cast<int32_t>(width);
   }
-  FHK_DEV Tile tile(int32_t i, int32_t peeked) const {
+  FHK_DEV Tile tile(int32_t i, int32_t, int32_t peeked) const {
     const int32_t head0 = head_tiles == 2 ? static_cast<int32_t>((tiles - 1 - i) & 1) * kRows : 0, left = call.h_q - head0;
     const int32_t length = peeked < 0 ? 0 : peeked;
     return {query(i), head0, left < 0 ? 0 : left < kRows ? left : kRows, min(static_cast<uint32_t>(length), width)};
   }
   FHK_DEV int32_t blocks(const Tile &tile) const { return tile.length == 0 ? 1 : (tile.length - 1) / kBlock + 1; }
-  FHK_DEV const int32_t *list(int32_t i) const { return call.indices + query(i) * call.indices_stride; }
+  FHK_DEV const int32_t *list(int32_t i, int32_t) const { return call.indices + query(i) * call.indices_stride; }
+  using Marks = const int32_t *;
+  FHK_DEV Marks marks(int32_t i, int32_t looked) const { return list(i, looked); }
   FHK_DEV bool valid(const Tile &tile, uint32_t pos, int32_t entry) const {
     return pos < tile.length && static_cast<uint32_t>(entry) < static_cast<uint32_t>(call.s_kv);
   }
@@ -57,23 +61,24 @@ struct Padded {
   }
 
   /* Start tile i's heads and list towards L2; thread t of 128. A line is 128 bytes. */
-  FHK_DEV void prefetch(int32_t i, int t) const {
-    const Tile next = tile(i, 0);
+  FHK_DEV void prefetch(int32_t i, int32_t looked, int t) const {
+    const Tile next = tile(i, looked, 0);
     const int lines = (call.d_qk * 2 + 127) / 128;
     for (int line = t; line < next.rows * lines; line += 128) ptx::prefetch_l2(q_row(next, line / lines) + line % lines * 64);
-    const int32_t *entries = list(i);
+    const int32_t *entries = list(i, looked);
     for (uint32_t pos = t * 32; pos < width; pos += 128 * 32) ptx::prefetch_l2(entries + pos);
   }
 
   /* Every row of a tile has the same keys: bit j of `valid` belongs to entry j of the block. */
+  static constexpr bool kShared = false;
   struct Mask {
     int32_t entry0, entry1; /* entries lane and lane + 32 of the coming block */
     uint32_t low, high;
-    FHK_DEV void start(const int32_t *list, uint32_t width, int32_t n, int lane) {
-      entry0 = sm90_tile::entry_at(list, width, n * kBlock + lane);
-      entry1 = sm90_tile::entry_at(list, width, n * kBlock + lane + 32);
+    FHK_DEV void start(const Padded &policy, const int32_t *list, int32_t n, int, int lane) {
+      entry0 = sm90_tile::entry_at(list, policy.width, n * kBlock + lane);
+      entry1 = sm90_tile::entry_at(list, policy.width, n * kBlock + lane + 32);
     }
-    FHK_DEV void settle(const Padded &policy, const Tile &tile, int32_t n, int lane) {
+    FHK_DEV void settle(const Padded &policy, const Tile &tile, int32_t n, int, int lane) {
       low = __ballot_sync(~0u, policy.valid(tile, n * kBlock + lane, entry0));
       high = __ballot_sync(~0u, policy.valid(tile, n * kBlock + lane + 32, entry1));
     }

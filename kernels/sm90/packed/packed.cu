@@ -1,0 +1,42 @@
+/* Which instantiation a call gets: by d_qk, and by whether rows of q and kv start on the 16 bytes that cp.async wants. */
+#include "cuda/cuda.h"
+#include "sm90/packed/packed.cuh"
+
+namespace fhk {
+namespace sm90_packed {
+FHK_SM90_PACKED_DECLARE(512, true)
+FHK_SM90_PACKED_DECLARE(512, false)
+FHK_SM90_PACKED_DECLARE(576, true)
+FHK_SM90_PACKED_DECLARE(576, false)
+}  // namespace sm90_packed
+}  // namespace fhk
+
+using namespace fhk;
+
+int fhk_sm90_packed_prepare(void) {
+  using namespace sm90_packed;
+  for (cudaError_t (*one)() : {prepare<512, true>, prepare<512, false>, prepare<576, true>, prepare<576, false>}) {
+    const cudaError_t status = one();
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+uint64_t fhk_sm90_packed_workspace(const fhk_gpu *gpu, const fh_call *call) { return call->plan ? 0 : fhk_plan_bytes(gpu, call); }
+
+int fhk_sm90_packed_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
+  using namespace sm90_packed;
+  if (call->s_q == 0) return cudaSuccess;
+  fh_plan built;
+  const fh_plan *plan = call->plan;
+  if (!plan) {
+    const int status = fhk_plan_build(gpu, call, call->workspace, &built, stream);
+    if (status != cudaSuccess) return status;
+    plan = &built;
+  }
+  if (plan->group * call->h_q > kRows || plan->groups > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
+  const bool wide = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16);
+  const auto wide_one = call->d_qk == 576 ? launch<576, true> : launch<512, true>;
+  const auto narrow_one = call->d_qk == 576 ? launch<576, false> : launch<512, false>;
+  return (wide ? wide_one : narrow_one)(call, plan, gpu->multiprocessors, static_cast<cudaStream_t>(stream));
+}

@@ -1,0 +1,7 @@
+#include "sm90/packed/packed.cuh"
+
+namespace fhk {
+namespace sm90_packed {
+FHK_SM90_PACKED_DEFINE(512, true)
+}  // namespace sm90_packed
+}  // namespace fhk
