@@ -5,7 +5,9 @@
  *
  *   kernels check [NAME]              all cases; NAME: only this kernel. Exit status 1 when one fails
  *   kernels small [NAME]              a few small cases: what compute-sanitizer is run on
+ *   kernels plan                      plans against a host brute force, exact
  *   kernels time [NAME] [quick|full]  microseconds, CUDA events, median of 30 launches
+ *   kernels share [quick]             plan and packed over patterns with overlap, with padded beside
  *   kernels once NAME PATTERN S_Q     two launches: for a profiler
  */
 #include <cuda_runtime.h>
@@ -37,10 +39,12 @@ struct Family {
   int (*prepare)();
   uint64_t (*workspace)(const fhk_gpu *, const fh_call *);
   int (*run)(const fhk_gpu *, const fh_call *, void *);
+  int32_t most_heads = 128;
 };
 #define FAMILY(name) {#name, fhk_##name##_prepare, fhk_##name##_workspace, fhk_##name##_run}
 static const Family kReference = FAMILY(portable_reference);
-static const std::vector<Family> kFamilies = {FAMILY(sm90_padded), FAMILY(portable_gather)
+static const Family kPacked = {"sm90_packed", fhk_sm90_packed_prepare, fhk_sm90_packed_workspace, fhk_sm90_packed_run, 64};
+static const std::vector<Family> kFamilies = {FAMILY(sm90_padded), FAMILY(portable_gather), kPacked
 #ifdef FHK_TEST_SM90_GATHER
                                                   , FAMILY(sm90_gather)
 #endif
@@ -71,7 +75,7 @@ static float to_float(uint16_t x) {
 }
 
 enum Sink { kNoSink, kNormalSink, kWildSink };
-enum Pattern { kUniform, kCsa };
+enum Pattern { kUniform, kCsa, kLocal };
 struct Case {
   const char *name = "";
   int64_t s_q = 1, s_kv = 1;
@@ -85,6 +89,11 @@ struct Case {
   bool lengths = true, holes = true, repeats = true, statistics = true;
   float scale = 0;                       /* of sm_scale; 0 = d^-0.5 */
   int64_t bad_row = -1;                  /* this KV row is NaN; odd rows list it in place of their first entry */
+  bool bad_one = false;                  /* instead of all NaN, the bad row holds one Inf */
+  bool bad_q = false;                    /* q of row 1, an odd one, is NaN too */
+  int group = 0;                         /* of packed; 0 = 64 / h_q */
+  int64_t compressed = 0, base = 0;      /* kCsa, kLocal: compressed rows, 0 = s_kv / 5; position of the first row behind them */
+  double kept = 0.9;                     /* kLocal: share of a row's picks that the next row keeps */
 };
 
 template <typename T>
@@ -116,14 +125,31 @@ static void make_lists(const Case &c, std::vector<int32_t> &indices, std::vector
       to[k] = pool[k];
     }
   };
+  std::vector<int32_t> picked;
+  std::vector<bool> taken(c.s_kv);
   for (int64_t s = 0; s < c.s_q; s++) {
     int32_t *row = indices.data() + s * stride;
-    if (c.pattern == kCsa) { /* ratio 4: compressed rows first, then the window; one prompt whose last row is row s_kv's last */
-      const int64_t compressed = c.s_kv / 5, pos = c.s_kv - compressed - c.s_q + s, seen = (pos + 1) / 4;
+    if (c.pattern != kUniform) { /* ratio 4: compressed rows first, then the window; one prompt whose last row is row s_kv's last */
+      const int64_t compressed = c.compressed ? c.compressed : c.s_kv / 5, at = c.s_kv - compressed - c.s_q + s, pos = c.base + at;
+      const int64_t seen = std::min((pos + 1) / 4, compressed);
       const int64_t picks = std::min<int64_t>(seen, 512), window = std::min<int64_t>(pos + 1, 128);
-      for (int64_t k = 0; k < seen; k++) pool[k] = static_cast<int32_t>(k);
-      pick(row, picks, seen);
-      for (int64_t k = 0; k < window; k++) row[picks + k] = static_cast<int32_t>(compressed + pos - window + 1 + k);
+      if (c.pattern == kCsa) {
+        for (int64_t k = 0; k < seen; k++) pool[k] = static_cast<int32_t>(k);
+        pick(row, picks, seen);
+      } else {
+        size_t kept = 0;
+        for (const int32_t t : picked) {
+          if (below(1000) < static_cast<int64_t>(1000 * c.kept)) picked[kept++] = t;
+          else taken[t] = false;
+        }
+        picked.resize(kept);
+        while (static_cast<int64_t>(picked.size()) < picks) {
+          const int32_t t = static_cast<int32_t>(below(seen));
+          if (!taken[t]) taken[t] = true, picked.push_back(t);
+        }
+        std::copy(picked.begin(), picked.end(), row);
+      }
+      for (int64_t k = 0; k < window; k++) row[picks + k] = static_cast<int32_t>(compressed + at - window + 1 + k);
       for (int64_t k = picks + window; k < c.topk; k++) row[k] = -1;
       lengths[s] = static_cast<int32_t>(picks + window);
       continue;
@@ -173,7 +199,13 @@ struct Problem {
     fill_normal<<<1024, 256>>>(kv.p, kv.n, 1);
     fill_normal<<<1024, 256>>>(q.p, q.n, 2);
     OK(cudaGetLastError());
-    if (c.bad_row >= 0) OK(cudaMemset(kv.p + c.kv_offset + c.bad_row * kv_stride, 0xff, c.d * 2));
+    if (c.bad_row >= 0) {
+      uint16_t *bad = kv.p + c.kv_offset + c.bad_row * kv_stride;
+      const uint16_t inf = 0x7f80;
+      if (c.bad_one) OK(cudaMemcpy(bad + 300, &inf, sizeof inf, cudaMemcpyHostToDevice));
+      else OK(cudaMemset(bad, 0xff, c.d * 2));
+      if (c.bad_q) OK(cudaMemset(q.p + c.q_offset + q_stride_s, 0xff, c.d * 2));
+    }
     std::vector<int32_t> list, length;
     make_lists(c, list, length, list_stride);
     indices.from(list);
@@ -188,7 +220,8 @@ struct Problem {
     call.struct_size = sizeof call;
     call.path = FH_PADDED;
     call.s_q = c.s_q, call.s_kv = c.s_kv, call.h_q = c.h_q, call.h_pad = c.h_pad ? c.h_pad : c.h_q <= 64 ? 64 : 128;
-    call.d_qk = c.d, call.d_v = 512, call.topk = c.topk, call.group = 1;
+    call.d_qk = c.d, call.d_v = 512, call.topk = c.topk;
+    call.group = c.group ? c.group : std::max(1, 64 / c.h_q);
     call.sm_scale = c.scale != 0 ? c.scale : static_cast<float>(1 / sqrt(static_cast<double>(c.d)));
     call.q = q.p + c.q_offset, call.q_stride_s = q_stride_s, call.q_stride_h = q_stride_h;
     call.kv = c.s_kv ? kv.p + c.kv_offset : nullptr, call.kv_stride = kv_stride;
@@ -242,13 +275,18 @@ static int failures = 0, passes = 0;
 struct Residual {
   double mean = 0, max = 0, norm = 0, of = 0, lse = 0, top = 0;
   int64_t compared = 0;
-  std::string bad;
-  void add(double got, double want) {
+  std::string bad, where; /* where: the first element that is far off */
+  void add(double got, double want, int64_t s = 0, int h = 0, int d = 0) {
+    const double e = fabs(got - want);
+    if (where.empty() && !(e <= 0.05 + 0.02 * fabs(want))) {
+      char text[96];
+      snprintf(text, sizeof text, " at [%lld, %d, %d]: got %g, want %g", static_cast<long long>(s), h, d, got, want);
+      where = text;
+    }
     if (isnan(got) || isinf(got)) {
       bad = "non-finite out";
       return;
     }
-    const double e = fabs(got - want);
     mean += e, max = std::max(max, e), norm += e * e, of += want * want, compared++;
   }
   void statistic(double &worst, double got, double want, const char *name) {
@@ -264,7 +302,7 @@ static void report(const Case &c, const char *kernel, const Residual &r, double 
   if (bad.empty() && !(r.lse < statistic_limit && r.top < statistic_limit)) bad = "statistics";
   printf("%-22s %-18s %9lld compared, mean %.2e max %.2e rel %.2e lse %.1e max_logits %.1e %s\n", c.name, kernel,
          static_cast<long long>(r.compared), r.compared ? r.mean / r.compared : 0., r.max, r.relative(), r.lse, r.top,
-         bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
+         bad.empty() ? "ok" : ("FAILED: " + bad + r.where).c_str());
   fflush(stdout);
   if (bad.empty()) passes++;
   else failures++;
@@ -316,6 +354,16 @@ static void check_reference(const Problem &p, const std::vector<float> &out, con
 
 static bool wanted(const Family &f, const char *only) { return !only || !strcmp(only, f.name); }
 
+/* What a family wants beside the call, given to it. */
+struct Ready {
+  fh_call call;
+  Device<uint8_t> workspace;
+  Ready(const Family &f, const fh_call &from) : call(from), workspace(static_cast<int64_t>(f.workspace(&gpu, &from))) {
+    workspace.poison();
+    call.workspace = workspace.p, call.workspace_bytes = workspace.n;
+  }
+};
+
 static void check_case(const Case &c, const char *only, int64_t reference_rows) {
   Problem p(c);
   const fh_call reference = p.reference_call();
@@ -325,11 +373,12 @@ static void check_case(const Case &c, const char *only, int64_t reference_rows) 
   const auto out32 = p.out32.get(), lse32 = p.lse32.get(), max32 = p.max32.get();
   if (reference_rows > 0) check_reference(p, out32, lse32, max32, reference_rows);
   for (const Family &f : kFamilies) {
-    if (!wanted(f, only)) continue;
+    if (!wanted(f, only) || c.h_q > f.most_heads) continue;
+    const Ready ready(f, p.call);
     p.out.poison();
     p.lse.poison();
     p.max_logits.poison();
-    OK(f.run(&gpu, &p.call, nullptr));
+    OK(f.run(&gpu, &ready.call, nullptr));
     finish(c.name, f.name);
     const auto out = p.out.get();
     const auto lse = p.lse.get(), top = p.max_logits.get();
@@ -346,7 +395,7 @@ static void check_case(const Case &c, const char *only, int64_t reference_rows) 
         const int64_t at = c.out_offset + ((s + 1) * p.buffer_heads + h) * 512;
         for (int d = 0; d < 512; d++) {
           mine[at + d] = true;
-          if (!unspecified) r.add(to_float(out[at + d]), out32[(s * c.h_q + h) * 512 + d]);
+          if (!unspecified) r.add(to_float(out[at + d]), out32[(s * c.h_q + h) * 512 + d], s, h, d);
         }
         if (!c.statistics || unspecified) continue;
         r.statistic(r.lse, lse[(s + 1) * (c.h_q + 1) + h], lse32[s * c.h_q + h], "lse");
@@ -408,6 +457,20 @@ static std::vector<Case> cases() {
   });
   add("a NaN row", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13; });
   add("a NaN row, d 576", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13, c.d = 576, c.h_q = 20; });
+  add("an Inf", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13, c.bad_one = true; });
+  add("an Inf, 12 heads", [](Case &c) { c.s_q = 301, c.s_kv = 700, c.bad_row = 699, c.bad_one = true, c.h_q = 12, c.topk = 320; });
+  add("a NaN row, NaN in q", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 64, c.bad_q = true; });
+  for (int h_q : {2, 4, 5, 12, 20}) {
+    static const char *const names[] = {"", "", "2 heads", "", "4 heads", "5 heads", "", "", "", "", "", "", "12 heads", "", "", "",
+                                        "", "", "", "", "20 heads"};
+    add(names[h_q], [&](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = h_q, c.topk = 300; });
+  }
+  add("d 576, one head", [](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = 1, c.topk = 300, c.d = 576; });
+  add("d 576, 5 heads", [](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = 5, c.topk = 300, c.d = 576; });
+  add("d 576, 32 heads", [](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = 32, c.topk = 300, c.d = 576; });
+  add("groups of 3", [](Case &c) { c.s_q = 100, c.s_kv = 2000, c.topk = 300, c.group = 3; });
+  add("local", [](Case &c) { c.s_q = 4096, c.s_kv = 10240, c.pattern = kLocal, c.buffer_heads = 64; });
+  add("local, d 576, 16", [](Case &c) { c.s_q = 1000, c.s_kv = 10240, c.pattern = kLocal, c.d = 576, c.h_q = 16; });
   add("csa", [](Case &c) { c.s_q = 2048, c.s_kv = 2560, c.pattern = kCsa, c.buffer_heads = 64; });
   add("3000 rows", [](Case &c) { c.s_q = 3000, c.s_kv = 9000; });
   return all;
@@ -433,14 +496,15 @@ static void check_far(const char *only) {
   all.push_back(kReference);
   for (const Family &f : all) {
     if (!wanted(f, only)) continue;
-    fh_call far = p.call;
+    const Ready ready(f, p.call);
+    fh_call far = ready.call;
     far.kv = kv.p, far.kv_stride = kv_far, far.q = q.p, far.q_stride_s = row_far;
     far.indices = indices.p, far.indices_stride = row_far, far.out = out.p, far.out_stride_s = row_far;
     bool same = true;
     const int64_t bytes = p.q_stride_s * 2;
     std::vector<char> got(bytes), want(bytes);
     p.out.poison();
-    OK(f.run(&gpu, &p.call, nullptr));
+    OK(f.run(&gpu, &ready.call, nullptr));
     OK(f.run(&gpu, &far, nullptr));
     finish(c.name, f.name);
     for (int64_t s = 0; s < c.s_q; s++) {
@@ -451,6 +515,142 @@ static void check_far(const char *only) {
     printf("%-22s %-18s offsets past 2^31 elements: %s\n", c.name, f.name, same ? "ok" : "FAILED: another result");
     same ? passes++ : failures++;
   }
+}
+
+/* ---- Plans ---- */
+
+struct PlanCase {
+  const char *name;
+  int64_t s_q, s_kv, topk;
+  int group;
+  int64_t span;       /* keys are drawn from this many rows around a place of the group's own; 0 = all */
+  int repeats;        /* one key in so many is drawn anew from the row's earlier ones; 0 = none, 1 = the list is one row */
+};
+
+static void check_plan(const PlanCase &c) {
+  const int64_t stride = c.topk + 1, groups = (c.s_q + c.group - 1) / c.group, capacity = c.topk * c.group;
+  std::vector<int32_t> list(c.s_q * stride, 0), length(c.s_q);
+  std::mt19937_64 random(static_cast<uint64_t>(c.s_q + c.topk + c.group));
+  for (int64_t s = 0; s < c.s_q; s++) {
+    int32_t *row = list.data() + s * stride;
+    const int64_t span = c.span ? std::min(c.span, c.s_kv) : c.s_kv;
+    const int64_t place = c.s_kv > span ? static_cast<int64_t>((s / c.group * 2654435761ull) % (c.s_kv - span)) : 0;
+    std::vector<bool> seen(c.repeats == 0 ? span : 0);
+    for (int64_t k = 0; k < c.topk; k++) {
+      const int64_t draw = span ? static_cast<int64_t>(random() % span) : 0;
+      row[k] = static_cast<int32_t>(place + draw);
+      if (c.repeats > 0 && k > 0 && random() % c.repeats == 0) row[k] = row[random() % k];
+      if (c.repeats == 0) {
+        if (seen[draw]) row[k] = -1;
+        seen[draw] = true;
+      }
+      if (random() % 50 == 0) row[k] = static_cast<int32_t>(-1 - static_cast<int64_t>(random() % 1000));
+      if (random() % 50 == 0 && c.s_kv < INT32_MAX - 3) row[k] = static_cast<int32_t>(c.s_kv + random() % 3);
+    }
+    length[s] = static_cast<int32_t>(s % 3 == 0 ? c.topk + 9 : s % 7 == 0 ? -3 : s % 11 == 0 ? random() % (c.topk + 1) : c.topk);
+  }
+  Device<int32_t> indices(list.size()), lengths(length.size());
+  indices.from(list);
+  lengths.from(length);
+  fh_call call;
+  memset(&call, 0, sizeof call);
+  call.struct_size = sizeof call;
+  call.s_q = c.s_q, call.s_kv = c.s_kv, call.topk = c.topk, call.group = c.group, call.h_q = 1, call.d_qk = call.d_v = 512;
+  call.indices = indices.p, call.indices_stride = stride, call.topk_length = lengths.p;
+  Device<uint8_t> memory(static_cast<int64_t>(fhk_plan_bytes(&gpu, &call)));
+  memory.poison();
+  fh_plan plan;
+  OK(fhk_plan_build(&gpu, &call, memory.p, &plan, nullptr));
+  finish(c.name, "plan");
+  auto get = [](auto *from, int64_t count) {
+    std::vector<std::remove_reference_t<decltype(*from)>> v(count);
+    OK(cudaMemcpy(v.data(), from, count * sizeof *from, cudaMemcpyDeviceToHost));
+    return v;
+  };
+  const auto entries = get(plan.entries, groups), order = get(plan.order, groups), keys = get(plan.keys, c.s_q);
+  const auto token = get(plan.token, groups * capacity);
+  const auto member = get(plan.member, groups * capacity);
+  std::string bad;
+  auto differ = [&](const char *what, int64_t i, int64_t j, uint64_t got, uint64_t want) {
+    if (got == want || !bad.empty()) return;
+    char text[128];
+    snprintf(text, sizeof text, "%s[%lld, %lld]: got %llx, want %llx", what, static_cast<long long>(i), static_cast<long long>(j),
+             static_cast<unsigned long long>(got), static_cast<unsigned long long>(want));
+    bad = text;
+  };
+  int64_t all = 0;
+  std::vector<int32_t> want_order(groups), want_entries(groups);
+  for (int64_t g = 0; g < groups; g++) {
+    std::vector<std::pair<int32_t, int>> pairs;
+    for (int64_t s = g * c.group; s < std::min(c.s_q, (g + 1) * c.group); s++) {
+      const int64_t n = std::min<int64_t>(std::max(length[s], 0), c.topk), before = pairs.size();
+      for (int64_t k = 0; k < n; k++) {
+        const int32_t t = list[s * stride + k];
+        if (t >= 0 && t < c.s_kv) pairs.push_back({t, static_cast<int>(s - g * c.group)});
+      }
+      differ("keys", s, 0, static_cast<uint64_t>(keys[s]), pairs.size() - before);
+    }
+    std::sort(pairs.begin(), pairs.end());
+    int64_t n = 0, first = 0, copy = 0;
+    std::vector<uint64_t> who;
+    for (size_t k = 0; k < pairs.size(); k++) {
+      copy = k && pairs[k] == pairs[k - 1] ? copy + 1 : 0;
+      if (!k || pairs[k].first != pairs[k - 1].first) first = n;
+      if (first + copy == n) {
+        differ("token", g, n, static_cast<uint32_t>(n < capacity ? token[g * capacity + n] : -1),
+               static_cast<uint32_t>(pairs[k].first));
+        who.push_back(0);
+        n++;
+      }
+      who[first + copy] |= 1ull << pairs[k].second;
+    }
+    differ("entries", g, 0, static_cast<uint64_t>(entries[g]), n);
+    for (int64_t k = 0; k < n; k++) differ("member", g, k, member[g * capacity + k], who[k]);
+    for (int64_t k = n; k < capacity; k++) {
+      differ("token past the end", g, k, static_cast<uint32_t>(token[g * capacity + k]), 0xffffffffu);
+      differ("member past the end", g, k, member[g * capacity + k], ~0ull);
+    }
+    want_order[g] = static_cast<int32_t>(g);
+    want_entries[g] = static_cast<int32_t>(n);
+    all += n;
+  }
+  std::stable_sort(want_order.begin(), want_order.end(), [&](int32_t a, int32_t b) { return want_entries[a] > want_entries[b]; });
+  for (int64_t g = 0; g < groups; g++) differ("order", g, 0, static_cast<uint32_t>(order[g]), static_cast<uint32_t>(want_order[g]));
+  printf("plan: %-30s %8lld groups %9lld entries %s\n", c.name, static_cast<long long>(groups), static_cast<long long>(all),
+         bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
+  fflush(stdout);
+  bad.empty() ? passes++ : failures++;
+}
+
+static void check_plans(bool small) {
+  if (small) {
+    check_plan({"small", 20, 300, 60, 8, 0, 0});
+    check_plan({"small, repeats", 20, 300, 60, 8, 0, 9});
+    check_plan({"small, far", 9, 300000, 60, 4, 0, 0});
+    return;
+  }
+  for (int group : {1, 2, 3, 5, 8, 12, 16, 21, 32, 64}) {
+    check_plan({"no repeats, by group", 203, 10240, 640, group, 0, 0});
+    check_plan({"repeats, by group", 130, 3000, 300, group, 0, 9});
+  }
+  check_plan({"one row", 1, 700, 640, 8, 0, 0});
+  check_plan({"no keys at all", 9, 0, 64, 8, 0, 5});
+  check_plan({"topk 0", 9, 10, 0, 8, 0, 5});
+  check_plan({"topk 1", 100, 10, 1, 8, 0, 0});
+  check_plan({"lists of one row", 20, 1000, 640, 8, 0, 1});
+  check_plan({"topk far beyond s_kv", 20, 10, 4096, 8, 0, 50});
+  check_plan({"s_kv at a window", 40, 65536, 640, 8, 0, 0});
+  check_plan({"s_kv past a window", 40, 65537, 640, 8, 0, 0});
+  check_plan({"41088 rows", 500, 41088, 640, 8, 0, 0});
+  check_plan({"4,227,584 rows", 100, 4227584, 640, 8, 0, 0});
+  check_plan({"4,227,584 rows, local", 300, 4227584, 640, 8, 100000, 0});
+  check_plan({"4,227,584 rows, repeats", 40, 4227584, 640, 8, 100000, 30});
+  check_plan({"2^31 - 1 rows", 20, INT32_MAX, 640, 8, 0, 200});
+  check_plan({"topk 2048, 16", 100, 8192, 2048, 16, 0, 0});
+  check_plan({"topk 5000, 64", 130, 100000, 5000, 64, 0, 0});
+  check_plan({"topk 40000", 9, 200000, 40000, 8, 0, 100});
+  check_plan({"groups past one count", 20000, 200, 20, 1, 0, 0});
+  check_plan({"30000 groups of 2", 60000, 200, 10, 2, 0, 7});
 }
 
 static std::vector<Case> small_cases() {
@@ -522,11 +722,69 @@ static void time_all(const char *only, bool quick, bool full) {
     double padded = 0;
     for (const Family &f : kFamilies) {
       if (!wanted(f, only)) continue;
-      const double us = median_us(f, p.call, row.name);
+      if (row.h_q > f.most_heads) {
+        printf(" %16s", "-");
+        continue;
+      }
+      const double us = median_us(f, Ready(f, p.call).call, row.name);
       if (!strcmp(f.name, "sm90_padded")) padded = us;
       printf(" %16.1f", us);
     }
     printf(" | %5.0f\n", padded > 0 ? 2. * c.buffer_heads * (c.d + 512) * c.topk * c.s_q / padded * 1e-6 : 0.);
+    fflush(stdout);
+  }
+}
+
+/* Plan and packed where neighbours share: us of each alone, of both as one call, and of padded. Times are medians of 30. */
+static void time_sharing(bool quick) {
+  struct Row { const char *name; Pattern pattern; int64_t s_q, s_kv, compressed, base; int h_q, d; int64_t topk; double kept; };
+  std::vector<Row> rows;
+  for (int64_t s_q : {8192, 1024}) {
+    rows.push_back({"csa 8k", kCsa, s_q, 10240, 0, 0, 8, 512, 640, 0});
+    rows.push_back({"local 0.9 8k", kLocal, s_q, 10240, 0, 0, 8, 512, 640, 0.9});
+    rows.push_back({"local 0.9 128k", kLocal, s_q, 32768 + 8320, 32768, 131072 - 8320, 8, 512, 640, 0.9});
+    rows.push_back({"uniform 32768", kUniform, s_q, 32768, 0, 0, 8, 512, 640, 0});
+  }
+  rows.push_back({"uniform 8192", kUniform, 8192, 8192, 0, 0, 8, 512, 640, 0});
+  for (int64_t s_q : {64, 256, 512, 2048, 4096}) rows.push_back({"local 0.9 8k", kLocal, s_q, 10240, 0, 0, 8, 512, 640, 0.9});
+  if (!quick) {
+    rows.push_back({"local 0.8 8k", kLocal, 8192, 10240, 0, 0, 8, 512, 640, 0.8});
+    for (int h_q : {4, 16, 32}) rows.push_back({"csa 8k", kCsa, 8192, 10240, 0, 0, h_q, 512, 640, 0});
+    for (int h_q : {1, 2, 4, 16, 32}) rows.push_back({"local 0.9 8k", kLocal, 8192, 10240, 0, 0, h_q, 512, 640, 0.9});
+    for (int h_q : {8, 16}) rows.push_back({"local 0.9 8k d 576", kLocal, 4096, 10240, 0, 0, h_q, 576, 640, 0.9});
+    rows.push_back({"uniform d 576", kUniform, 4096, 8192, 0, 0, 8, 576, 2048, 0});
+  }
+  struct BuildOnly { static int run(const fhk_gpu *g, const fh_call *call, void *stream) {
+    fh_plan plan;
+    return fhk_plan_build(g, call, call->workspace, &plan, stream);
+  } };
+  Family build = kPacked;
+  build.name = "plan", build.run = BuildOnly::run;
+  printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d", "topk", "union",
+         "keys/en", "plan", "packed", "both", "padded", "TF", "x");
+  for (const Row &row : rows) {
+    Case c;
+    c.s_q = row.s_q, c.s_kv = row.s_kv, c.compressed = row.compressed, c.base = row.base, c.h_q = row.h_q, c.d = row.d;
+    c.topk = row.topk, c.pattern = row.pattern, c.kept = row.kept, c.buffer_heads = 64, c.lengths = row.pattern != kUniform;
+    c.holes = c.repeats = false;
+    Problem p(c);
+    const Ready ready(kPacked, p.call);
+    fh_plan plan;
+    OK(fhk_plan_build(&gpu, &ready.call, ready.call.workspace, &plan, nullptr));
+    finish(row.name, "plan");
+    std::vector<int32_t> entries(plan.groups), keys(c.s_q);
+    OK(cudaMemcpy(entries.data(), plan.entries, entries.size() * 4, cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(keys.data(), plan.keys, keys.size() * 4, cudaMemcpyDeviceToHost));
+    double all = 0, chosen = 0;
+    for (const int32_t n : entries) all += n;
+    for (const int32_t n : keys) chosen += n;
+    const double plan_us = median_us(build, ready.call, row.name), both = median_us(kPacked, ready.call, row.name);
+    fh_call planned = ready.call;
+    planned.plan = &plan;
+    const double packed = median_us(kPacked, planned, row.name), padded = median_us(kFamilies[0], p.call, row.name);
+    printf("%-18s %5lld %6lld %3d %4d %5lld | %7.0f %7.2f | %7.1f %8.1f %8.1f %8.1f | %6.0f %7.2f\n", row.name,
+           static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv), c.h_q, c.d, static_cast<long long>(c.topk),
+           all / plan.groups, chosen / all, plan_us, packed, both, padded, 2. * 64 * (c.d + 512) * all / packed * 1e-6, padded / both);
     fflush(stdout);
   }
 }
@@ -556,11 +814,22 @@ int main(int argc, char **argv) {
   OK(kReference.prepare());
   for (const Family &f : kFamilies)
     if (wanted(f, only)) OK(f.prepare());
+  OK(fhk_plan_prepare());
   if (what == "check" || what == "small") {
     for (const Case &c : what == "check" ? cases() : small_cases()) check_case(c, only, what == "small" ? 2 : 6);
     if (what == "check") check_far(only);
+    check_plans(what == "small");
     printf("%d passed, %d failed\n", passes, failures);
     return failures ? 1 : 0;
+  }
+  if (what == "plan") {
+    check_plans(false);
+    printf("%d passed, %d failed\n", passes, failures);
+    return failures ? 1 : 0;
+  }
+  if (what == "share") {
+    time_sharing(amount == "quick");
+    return 0;
   }
   if (what == "time") {
     time_all(only, amount == "quick", amount == "full");
@@ -574,9 +843,11 @@ int main(int argc, char **argv) {
     c.holes = c.repeats = false;
     Problem p(c);
     for (const Family &f : kFamilies)
-      if (wanted(f, only))
-        for (int k = 0; k < 2; k++) OK(f.run(&gpu, &p.call, nullptr));
-    finish("once", only);
+      if (wanted(f, only)) {
+        const Ready ready(f, p.call);
+        for (int k = 0; k < 2; k++) OK(f.run(&gpu, &ready.call, nullptr));
+        finish("once", only);
+      }
     return 0;
   }
   printf("usage: kernels check|small [NAME] | time [NAME] [quick|full] | once NAME uniform|csa S_Q\n");
