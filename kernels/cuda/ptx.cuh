@@ -123,6 +123,15 @@ FHK_DEV void setmaxnreg_dec() {
 /* Generic-proxy writes of this thread (st, stmatrix, landed cp.async) before later async-proxy reads (wgmma). [fence.proxy.async] */
 FHK_DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/* ---- Grids [griddepcontrol] ---- */
+
+/* Where the launch let this grid start before the one in front has ended: wait for that, and see what it wrote. */
+FHK_DEV void wait_for_grid_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* ---- Clusters [barrier.cluster; mapa; Distributed Shared Memory] ---- */
 
 /* All threads of the cluster meet; shared-memory writes before it are visible after it. */

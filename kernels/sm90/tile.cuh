@@ -31,7 +31,7 @@
  *   int32_t peek(int32_t i, int32_t looked)              a load that tile() needs, one tile early
  *   Tile tile(int32_t i, int32_t looked, int32_t peeked) rows do not depend on peeked
  *   int32_t blocks(tile)                 at least 1
- *   const int32_t *list(int32_t i, int32_t looked)       KV rows of the entries
+ *   const int32_t *list(int32_t i, int32_t looked, int32_t peeked) KV rows of the entries
  *   void prefetch(int32_t i, int32_t looked, int t)      start what tile i needs from DRAM towards L2; thread t of 128
  *   bool valid(tile, uint32_t pos, int32_t entry)
  *   const uint16_t *kv(int32_t entry)    the KV row
@@ -39,7 +39,10 @@
  *   float sink(tile, int r), void statistics(tile, int r, float m, float l)
  *   float scale                          sm_scale * log2(e)
  *   bool wide_out                        out rows start on multiples of 16 bytes
- *   Marks marks(int32_t i, int32_t looked)               what Mask reads
+ *   static constexpr bool kPartial       a tile is a part of its rows' keys. Then in place of q's counterparts out_row, sink and
+ *                                        statistics: float4 *partial(i), O before the division, float4 k of the 32 of thread t of
+ *                                        half h at (32 h + k) 128 + t, in accumulator order; float2 *sums(i), (maximum, sum) a row
+ *   Marks marks(int32_t i, int32_t looked, int32_t peeked)         what Mask reads
  *   Mask                                 start(policy, marks, n, warp, lane): begin loading what block n needs, a block ahead;
  *                                        settle(policy, tile, n, warp, lane): make what hide needs of it;
  *                                        hide(s, lane): scores of pairs that do not belong together to -inf
@@ -181,13 +184,13 @@ FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
   int32_t i = blockIdx.x, next = policy.next(i);
   int32_t looked = policy.look(i), looked_next = next < policy.tiles ? policy.look(next) : 0;
   int32_t entries[4];
-  const int32_t *list = policy.list(i, looked);
+  int32_t peeked = policy.peek(i, looked);
+  const int32_t *list = policy.list(i, looked, peeked);
   auto start_entries = [&](const int32_t *from, uint32_t width, int32_t n) {
 #pragma unroll
     for (int k = 0; k < 4; k++) entries[k] = entry_at(from, width, n * kBlock + row0 + 16 * k);
   };
   start_entries(list, policy.width, 0);
-  int32_t peeked = policy.peek(i, looked);
   while (i < policy.tiles) {
     const typename Policy::Tile tile = policy.tile(i, looked, peeked);
     const bool more = next < policy.tiles;
@@ -232,7 +235,7 @@ FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
       if (n + 1 < blocks) {
         start_entries(list, policy.width, n + 1);
       } else if (more) {
-        list = policy.list(next, looked);
+        list = policy.list(next, looked, peeked);
         start_entries(list, policy.width, 0);
       }
 #pragma unroll
@@ -337,7 +340,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
   int32_t i = blockIdx.x, next = policy.next(i);
   int32_t looked = policy.look(i), looked_next = next < policy.tiles ? policy.look(next) : 0;
   int32_t peeked = policy.peek(i, looked);
-  typename Policy::Marks marks = policy.marks(i, looked);
+  typename Policy::Marks marks = policy.marks(i, looked, peeked);
   typename Policy::Mask mask;
   mask.start(policy, marks, 0, warp, lane);
   while (i < policy.tiles) {
@@ -415,7 +418,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       if (n + 1 < blocks) {
         mask.start(policy, marks, n + 1, warp, lane);
       } else if (more) {
-        marks = policy.marks(next, looked);
+        marks = policy.marks(next, looked, peeked);
         mask.start(policy, marks, 0, warp, lane);
       }
       ptx::wgmma_wait<0>();
@@ -572,7 +575,19 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
     }
     /* ---- finish: out = O / (l + 2^(sink - m)) */
     const typename Policy::Tile tile = policy.tile(i, policy.look(i), 0); /* made anew: it would cost registers beside O */
-    if (warp * kGranule < tile.rows) {
+    if constexpr (Policy::kPartial) {
+      const float2 l = quad_sum(make_float2(l0, l1));
+      float4 *to = policy.partial(i) + half * 32 * 128 + warp * 32 + lane;
+#pragma unroll
+      for (int j = 0; j < 16; j++) to[j * 128] = make_float4(o0[4 * j], o0[4 * j + 1], o0[4 * j + 2], o0[4 * j + 3]);
+#pragma unroll
+      for (int j = 0; j < 16; j++) to[(16 + j) * 128] = make_float4(o1[4 * j], o1[4 * j + 1], o1[4 * j + 2], o1[4 * j + 3]);
+      if (half == 0 && (lane & 3) == 0) {
+        float2 *sums = policy.sums(i) + warp * kGranule + (lane >> 2);
+        sums[0] = make_float2(m0, l.x);
+        sums[8] = make_float2(m1, l.y);
+      }
+    } else if (warp * kGranule < tile.rows) {
       const float2 l = quad_sum(make_float2(l0, l1));
       const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
       if (half == 0 && (lane & 3) == 0) {

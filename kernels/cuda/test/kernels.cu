@@ -34,6 +34,8 @@
     }                                                                                                        \
   } while (0)
 
+static fhk_gpu gpu;
+
 struct Family {
   const char *name;
   int (*prepare)();
@@ -44,13 +46,24 @@ struct Family {
 #define FAMILY(name) {#name, fhk_##name##_prepare, fhk_##name##_workspace, fhk_##name##_run}
 static const Family kReference = FAMILY(portable_reference);
 static const Family kPacked = {"sm90_packed", fhk_sm90_packed_prepare, fhk_sm90_packed_workspace, fhk_sm90_packed_run, 64};
+/* packed as a device with few multiprocessors would run it: unions whole where they would be split, many tiles a CTA. */
+struct Whole {
+  static fhk_gpu few() { return {7, gpu.capability}; }
+  static uint64_t workspace(const fhk_gpu *, const fh_call *call) {
+    const fhk_gpu g = few();
+    return fhk_sm90_packed_workspace(&g, call);
+  }
+  static int run(const fhk_gpu *, const fh_call *call, void *stream) {
+    const fhk_gpu g = few();
+    return fhk_sm90_packed_run(&g, call, stream);
+  }
+};
+static const Family kWhole = {"sm90_packed, few", fhk_sm90_packed_prepare, Whole::workspace, Whole::run, 64};
 static const std::vector<Family> kFamilies = {FAMILY(sm90_padded), FAMILY(portable_gather), kPacked
 #ifdef FHK_TEST_SM90_GATHER
                                                   , FAMILY(sm90_gather)
 #endif
 };
-
-static fhk_gpu gpu;
 
 /* ---- Inputs ---- */
 
@@ -372,8 +385,10 @@ static void check_case(const Case &c, const char *only, int64_t reference_rows) 
   finish(c.name, kReference.name);
   const auto out32 = p.out32.get(), lse32 = p.lse32.get(), max32 = p.max32.get();
   if (reference_rows > 0) check_reference(p, out32, lse32, max32, reference_rows);
-  for (const Family &f : kFamilies) {
-    if (!wanted(f, only) || c.h_q > f.most_heads) continue;
+  std::vector<Family> all = kFamilies;
+  if (wanted(kPacked, only)) all.push_back(kWhole);
+  for (const Family &f : all) {
+    if ((!wanted(f, only) && f.run != kWhole.run) || c.h_q > f.most_heads) continue;
     const Ready ready(f, p.call);
     p.out.poison();
     p.lse.poison();
@@ -547,7 +562,7 @@ static void check_plan(const PlanCase &c) {
       if (random() % 50 == 0) row[k] = static_cast<int32_t>(-1 - static_cast<int64_t>(random() % 1000));
       if (random() % 50 == 0 && c.s_kv < INT32_MAX - 3) row[k] = static_cast<int32_t>(c.s_kv + random() % 3);
     }
-    length[s] = static_cast<int32_t>(s % 3 == 0 ? c.topk + 9 : s % 7 == 0 ? -3 : s % 11 == 0 ? random() % (c.topk + 1) : c.topk);
+    length[s] = static_cast<int32_t>(s % 3 == 0 ? c.topk + 9 : s % 7 == 0 ? -3 : s % 11 == 0 ? static_cast<int64_t>(random() % (c.topk + 1)) : c.topk);
   }
   Device<int32_t> indices(list.size()), lengths(length.size());
   indices.from(list);

@@ -234,16 +234,9 @@ __global__ void __launch_bounds__(kMaxThreads, 2) build_group(const __grid_const
   if (threadIdx.x == 0) b.plan.entries[blockIdx.x] = static_cast<int32_t>(entries);
 }
 
-/* With programmatic launch the grid starts before the one in front of it has ended, and waits here. [griddepcontrol] */
-FHK_DEV void wait_for_grid_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 __global__ void __launch_bounds__(kOrderThreads) order_direct(const int32_t *entries, int32_t *order, int32_t groups) {
   const int lane = threadIdx.x & 31, g = (blockIdx.x * kOrderThreads + threadIdx.x) >> 5;
-  wait_for_grid_before();
+  ptx::wait_for_grid_before();
   if (g >= groups) return;
   const int32_t mine = entries[g];
   int32_t before = 0;
@@ -265,7 +258,7 @@ __global__ void __launch_bounds__(kSortThreads) order_sorted(const int32_t *entr
   const int t = threadIdx.x;
   const int64_t share = (static_cast<int64_t>(groups) + kSortThreads - 1) / kSortThreads;
   const int64_t first = min(t * share, static_cast<int64_t>(groups)), last = min(first + share, static_cast<int64_t>(groups));
-  wait_for_grid_before();
+  ptx::wait_for_grid_before();
   for (int pass = 0; pass < passes; pass++) {
     const int32_t *from = pass % 2 ? spare : order;
     int32_t *to = pass % 2 ? order : spare;
@@ -314,23 +307,6 @@ Layout layout_of(const fh_call *call) {
   at.spare = add(at.keys, part(call->s_q, 4));
   at.total = add(at.spare, at.groups > kOrderDirect ? part(at.groups, 4) : 0);
   return at;
-}
-
-/* Launch after the grid in front, on Hopper before it has ended. */
-template <typename... Parameters, typename... Arguments>
-cudaError_t launch_behind(const fhk_gpu *gpu, void (*kernel)(Parameters...), unsigned ctas, int threads, uint32_t shared, cudaStream_t stream,
-                          Arguments... arguments) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = ctas;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = gpu->capability >= 90 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
 }  // namespace plan
@@ -382,10 +358,10 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   if (status != cudaSuccess) return status;
   const int32_t groups = static_cast<int32_t>(plan->groups);
   if (groups <= kOrderDirect)
-    return launch_behind(gpu, order_direct, (groups * 32 + kOrderThreads - 1) / kOrderThreads, kOrderThreads, 0, stream, plan->entries,
+    return fhk::launch_behind(gpu->capability, order_direct, (groups * 32 + kOrderThreads - 1) / kOrderThreads, kOrderThreads, 0, stream, plan->entries,
                          plan->order, groups);
   int passes = 2;
   while (passes < 8 && plan->capacity >> 4 * passes) passes += 2;
-  return launch_behind(gpu, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, plan->entries, plan->order,
+  return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, plan->entries, plan->order,
                        reinterpret_cast<int32_t *>(base + at.spare), groups, passes);
 }

@@ -22,7 +22,20 @@ int fhk_sm90_packed_prepare(void) {
   return cudaSuccess;
 }
 
-uint64_t fhk_sm90_packed_workspace(const fhk_gpu *gpu, const fh_call *call) { return call->plan ? 0 : fhk_plan_bytes(gpu, call); }
+/* The workspace: a plan where the call brings none, then the partial results of split unions. */
+static uint64_t own_plan_bytes(const fhk_gpu *gpu, const fh_call *call) {
+  constexpr uint64_t kLine = 256;
+  const uint64_t bytes = call->plan ? 0 : fhk_plan_bytes(gpu, call);
+  return bytes > UINT64_MAX - kLine ? UINT64_MAX : (bytes + kLine - 1) / kLine * kLine;
+}
+
+uint64_t fhk_sm90_packed_workspace(const fhk_gpu *gpu, const fh_call *call) {
+  using namespace sm90_packed;
+  const int32_t splits = splits_of(call, gpu->multiprocessors);
+  if (splits == 1) return own_plan_bytes(gpu, call);
+  const int64_t groups = (call->s_q + call->group - 1) / call->group;
+  return own_plan_bytes(gpu, call) + groups * splits * (kPartialBytes + kSumsBytes);
+}
 
 int fhk_sm90_packed_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   using namespace sm90_packed;
@@ -34,9 +47,11 @@ int fhk_sm90_packed_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
     if (status != cudaSuccess) return status;
     plan = &built;
   }
-  if (plan->group * call->h_q > kRows || plan->groups > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
+  if (plan->group * call->h_q > kRows || plan->groups > INT32_MAX / 4) return cudaErrorInvalidConfiguration;
+  const int32_t splits = splits_of(call, gpu->multiprocessors);
+  void *partials = static_cast<char *>(call->workspace) + own_plan_bytes(gpu, call);
   const bool wide = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16);
   const auto wide_one = call->d_qk == 576 ? launch<576, true> : launch<512, true>;
   const auto narrow_one = call->d_qk == 576 ? launch<576, false> : launch<512, false>;
-  return (wide ? wide_one : narrow_one)(call, plan, gpu->multiprocessors, static_cast<cudaStream_t>(stream));
+  return (wide ? wide_one : narrow_one)(call, plan, splits, partials, gpu, static_cast<cudaStream_t>(stream));
 }

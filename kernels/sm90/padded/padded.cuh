@@ -42,9 +42,9 @@ struct Padded {
     return {query(i), head0, left < 0 ? 0 : left < kRows ? left : kRows, min(static_cast<uint32_t>(length), width)};
   }
   FHK_DEV int32_t blocks(const Tile &tile) const { return tile.length == 0 ? 1 : (tile.length - 1) / kBlock + 1; }
-  FHK_DEV const int32_t *list(int32_t i, int32_t) const { return call.indices + query(i) * call.indices_stride; }
+  FHK_DEV const int32_t *list(int32_t i, int32_t, int32_t) const { return call.indices + query(i) * call.indices_stride; }
   using Marks = const int32_t *;
-  FHK_DEV Marks marks(int32_t i, int32_t looked) const { return list(i, looked); }
+  FHK_DEV Marks marks(int32_t i, int32_t looked, int32_t peeked) const { return list(i, looked, peeked); }
   FHK_DEV bool valid(const Tile &tile, uint32_t pos, int32_t entry) const {
     return pos < tile.length && static_cast<uint32_t>(entry) < static_cast<uint32_t>(call.s_kv);
   }
@@ -65,12 +65,12 @@ struct Padded {
     const Tile next = tile(i, looked, 0);
     const int lines = (call.d_qk * 2 + 127) / 128;
     for (int line = t; line < next.rows * lines; line += 128) ptx::prefetch_l2(q_row(next, line / lines) + line % lines * 64);
-    const int32_t *entries = list(i, looked);
+    const int32_t *entries = list(i, looked, 0);
     for (uint32_t pos = t * 32; pos < width; pos += 128 * 32) ptx::prefetch_l2(entries + pos);
   }
 
   /* Every row of a tile has the same keys: bit j of `valid` belongs to entry j of the block. */
-  static constexpr bool kShared = false;
+  static constexpr bool kShared = false, kPartial = false;
   struct Mask {
     int32_t entry0, entry1; /* entries lane and lane + 32 of the coming block */
     uint32_t low, high;
