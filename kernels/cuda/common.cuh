@@ -56,8 +56,8 @@ inline bool aligned(const void *p, int64_t stride0, int64_t stride1, int64_t siz
 
 /* Launch a kernel that calls ptx::wait_for_grid_before: on Hopper it is set up while the grid in front of it ends. */
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_behind(int32_t capability, void (*kernel)(Parameters...), int64_t ctas, int threads, uint32_t shared, cudaStream_t stream,
-                          Arguments... arguments) {
+cudaError_t launch_behind(int32_t capability, void (*kernel)(Parameters...), int64_t ctas, int threads, uint32_t shared,
+                          cudaStream_t stream, Arguments... arguments) {
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

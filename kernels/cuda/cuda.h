@@ -34,7 +34,7 @@ FHK_KERNEL_FAMILY(sm90_packed)        /* wgmma, group * h_q <= 64 rows on M; wit
 #undef FHK_KERNEL_FAMILY
 
 /* The plan (portable/plan, sm_80 and up): call->group is set and group * topk < 2^31. `bytes` says what `memory` must hold, 64-byte
- * aligned. `build` fills *plan (struct_size too) at once and its arrays in stream order. */
+ * aligned. `build` fills *plan (struct_size too) before it returns, and the arrays in stream order. */
 int fhk_plan_prepare(void);
 uint64_t fhk_plan_bytes(const fhk_gpu *gpu, const fh_call *call);
 int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_plan *plan, void *stream);

@@ -39,9 +39,9 @@
  *   float sink(tile, int r), void statistics(tile, int r, float m, float l)
  *   float scale                          sm_scale * log2(e)
  *   bool wide_out                        out rows start on multiples of 16 bytes
- *   static constexpr bool kPartial       a tile is a part of its rows' keys. Then in place of q's counterparts out_row, sink and
- *                                        statistics: float4 *partial(i), O before the division, float4 k of the 32 of thread t of
- *                                        half h at (32 h + k) 128 + t, in accumulator order; float2 *sums(i), (maximum, sum) a row
+ *   static constexpr bool kPartial       a tile has a part of its rows' keys. Then, in place of out_row, sink and statistics:
+ *                                        float4 *partial(i): O before the division, in accumulator order: float4 k of the 32 of
+ *                                        thread t of half h at (32 h + k) 128 + t; float2 *sums(i): (maximum, sum) of each row
  *   Marks marks(int32_t i, int32_t looked, int32_t peeked)         what Mask reads
  *   Mask                                 start(policy, marks, n, warp, lane): begin loading what block n needs, a block ahead;
  *                                        settle(policy, tile, n, warp, lane): make what hide needs of it;
@@ -50,9 +50,9 @@
  *                                        finite, and hide_all(s, lane) hides every one
  *
  * Isolation, where kShared: the weight 0 of a masked pair times a NaN or an Inf of V would reach a row that never chose that key.
- * Such a KV row shows in the scores of every row, 0 * Inf = NaN included. So the row maximum, taken so that NaN wins, is the test, at
- * no cost beside one vote a block; the scoring warp that sees it overwrites the bad V rows with zeros before it gives its scores
- * away. Rows that did choose the key keep its NaN, which their weights carry.
+ * Such a KV row shows in the scores of every row, 0 * Inf = NaN included. So the row maximum, taken so that NaN wins, is the
+ * test, at no cost beside one vote a block; the scoring warp that sees it overwrites the bad V rows with zeros before it gives
+ * its scores away. Rows that did choose the key keep its NaN, which their weights carry.
  */
 #ifndef FEWHEAD_KERNELS_SM90_TILE_CUH
 #define FEWHEAD_KERNELS_SM90_TILE_CUH

@@ -142,8 +142,9 @@ static void make_lists(const Case &c, std::vector<int32_t> &indices, std::vector
   std::vector<bool> taken(c.s_kv);
   for (int64_t s = 0; s < c.s_q; s++) {
     int32_t *row = indices.data() + s * stride;
-    if (c.pattern != kUniform) { /* ratio 4: compressed rows first, then the window; one prompt whose last row is row s_kv's last */
-      const int64_t compressed = c.compressed ? c.compressed : c.s_kv / 5, at = c.s_kv - compressed - c.s_q + s, pos = c.base + at;
+    if (c.pattern != kUniform) { /* ratio 4: compressed rows first, then the window; the last row's own row is the last of KV */
+      const int64_t compressed = c.compressed ? c.compressed : c.s_kv / 5, at = c.s_kv - compressed - c.s_q + s;
+      const int64_t pos = c.base + at;
       const int64_t seen = std::min((pos + 1) / 4, compressed);
       const int64_t picks = std::min<int64_t>(seen, 512), window = std::min<int64_t>(pos + 1, 128);
       if (c.pattern == kCsa) {
@@ -473,12 +474,15 @@ static std::vector<Case> cases() {
   add("a NaN row", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13; });
   add("a NaN row, d 576", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13, c.d = 576, c.h_q = 20; });
   add("an Inf", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13, c.bad_one = true; });
-  add("an Inf, 12 heads", [](Case &c) { c.s_q = 301, c.s_kv = 700, c.bad_row = 699, c.bad_one = true, c.h_q = 12, c.topk = 320; });
+  add("an Inf, 12 heads", [](Case &c) {
+    c.s_q = 301, c.s_kv = 700, c.bad_row = 699, c.bad_one = true, c.h_q = 12, c.topk = 320;
+  });
   add("a NaN row, NaN in q", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 64, c.bad_q = true; });
-  for (int h_q : {2, 4, 5, 12, 20}) {
-    static const char *const names[] = {"", "", "2 heads", "", "4 heads", "5 heads", "", "", "", "", "", "", "12 heads", "", "", "",
-                                        "", "", "", "", "20 heads"};
-    add(names[h_q], [&](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = h_q, c.topk = 300; });
+  const std::vector<std::pair<int, const char *>> heads = {{2, "2 heads"}, {4, "4 heads"}, {5, "5 heads"}, {12, "12 heads"},
+                                                           {20, "20 heads"}};
+  for (const auto &[h_q, name] : heads) {
+    const int h = h_q;
+    add(name, [h](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = h, c.topk = 300; });
   }
   add("d 576, one head", [](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = 1, c.topk = 300, c.d = 576; });
   add("d 576, 5 heads", [](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = 5, c.topk = 300, c.d = 576; });
@@ -562,7 +566,8 @@ static void check_plan(const PlanCase &c) {
       if (random() % 50 == 0) row[k] = static_cast<int32_t>(-1 - static_cast<int64_t>(random() % 1000));
       if (random() % 50 == 0 && c.s_kv < INT32_MAX - 3) row[k] = static_cast<int32_t>(c.s_kv + random() % 3);
     }
-    length[s] = static_cast<int32_t>(s % 3 == 0 ? c.topk + 9 : s % 7 == 0 ? -3 : s % 11 == 0 ? static_cast<int64_t>(random() % (c.topk + 1)) : c.topk);
+    const int64_t part = static_cast<int64_t>(random() % (c.topk + 1));
+    length[s] = static_cast<int32_t>(s % 3 == 0 ? c.topk + 9 : s % 7 == 0 ? -3 : s % 11 == 0 ? part : c.topk);
   }
   Device<int32_t> indices(list.size()), lengths(length.size());
   indices.from(list);
@@ -630,7 +635,8 @@ static void check_plan(const PlanCase &c) {
     all += n;
   }
   std::stable_sort(want_order.begin(), want_order.end(), [&](int32_t a, int32_t b) { return want_entries[a] > want_entries[b]; });
-  for (int64_t g = 0; g < groups; g++) differ("order", g, 0, static_cast<uint32_t>(order[g]), static_cast<uint32_t>(want_order[g]));
+  for (int64_t g = 0; g < groups; g++)
+    differ("order", g, 0, static_cast<uint32_t>(order[g]), static_cast<uint32_t>(want_order[g]));
   printf("plan: %-30s %8lld groups %9lld entries %s\n", c.name, static_cast<long long>(groups), static_cast<long long>(all),
          bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
   fflush(stdout);
@@ -775,8 +781,8 @@ static void time_sharing(bool quick) {
   } };
   Family build = kPacked;
   build.name = "plan", build.run = BuildOnly::run;
-  printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d", "topk", "union",
-         "keys/en", "plan", "packed", "both", "padded", "TF", "x");
+  printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d", "topk",
+         "union", "keys/en", "plan", "packed", "both", "padded", "TF", "x");
   for (const Row &row : rows) {
     Case c;
     c.s_q = row.s_q, c.s_kv = row.s_kv, c.compressed = row.compressed, c.base = row.base, c.h_q = row.h_q, c.d = row.d;
@@ -784,8 +790,9 @@ static void time_sharing(bool quick) {
     c.holes = c.repeats = false;
     Problem p(c);
     const Ready ready(kPacked, p.call);
+    const Device<uint8_t> memory(static_cast<int64_t>(fhk_plan_bytes(&gpu, &p.call)));
     fh_plan plan;
-    OK(fhk_plan_build(&gpu, &ready.call, ready.call.workspace, &plan, nullptr));
+    OK(fhk_plan_build(&gpu, &p.call, memory.p, &plan, nullptr));
     finish(row.name, "plan");
     std::vector<int32_t> entries(plan.groups), keys(c.s_q);
     OK(cudaMemcpy(entries.data(), plan.entries, entries.size() * 4, cudaMemcpyDeviceToHost));
@@ -794,12 +801,13 @@ static void time_sharing(bool quick) {
     for (const int32_t n : entries) all += n;
     for (const int32_t n : keys) chosen += n;
     const double plan_us = median_us(build, ready.call, row.name), both = median_us(kPacked, ready.call, row.name);
-    fh_call planned = ready.call;
+    fh_call planned = p.call;
     planned.plan = &plan;
-    const double packed = median_us(kPacked, planned, row.name), padded = median_us(kFamilies[0], p.call, row.name);
+    const double packed = median_us(kPacked, Ready(kPacked, planned).call, row.name), padded = median_us(kFamilies[0], p.call, row.name);
     printf("%-18s %5lld %6lld %3d %4d %5lld | %7.0f %7.2f | %7.1f %8.1f %8.1f %8.1f | %6.0f %7.2f\n", row.name,
            static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv), c.h_q, c.d, static_cast<long long>(c.topk),
-           all / plan.groups, chosen / all, plan_us, packed, both, padded, 2. * 64 * (c.d + 512) * all / packed * 1e-6, padded / both);
+           all / plan.groups, chosen / all, plan_us, packed, both, padded, 2. * 64 * (c.d + 512) * all / packed * 1e-6,
+           padded / both);
     fflush(stdout);
   }
 }

@@ -1,14 +1,14 @@
 /*
- * The plan on the device (fh_plan): for each group of neighbouring queries the union of their lists and who chose what. A CTA takes
- * one group. Any device from sm_80 on.
+ * The plan on the device (fh_plan): for each group of neighbouring queries the union of their lists and who chose what. A CTA
+ * takes one group. Any device from sm_80 on.
  *
- * ranked: a bit per KV row says that somebody chose it; the bits before a row, counted, are its place in the union. Two passes over
- *   the lists, which lie in L1: the first sets bits, the second finds places and sets the bit of its query there. What is beyond the
- *   window of kWindow rows waits for the next one, which starts at the smallest row that is left: the cost follows the lists, and the
- *   span of rows they touch, not s_kv.
- * counted: a counter per (KV row, query), window by window as above. A row has as many copies as the query that lists it most often
- *   says. It is what a group falls back to that has a row twice in one list, and the route where the member bits of a group do not
- *   fit in shared memory.
+ * ranked: a bit per KV row says that somebody chose it; the bits before a row, counted, are its place in the union. Two passes
+ *   over the lists, which lie in L1: the first sets bits, the second finds places and sets the bit of its query there. What is
+ *   beyond the window of kWindow rows waits for the next one, which starts at the smallest row that is left: the cost follows the
+ *   lists and the span of rows they touch, not s_kv.
+ * counted: a counter per (KV row, query), window by window as above. A row has as many copies as the query that lists it most
+ *   often says. A group with a row twice in one list falls back to it, and it is the route where the member bits of a group do
+ *   not fit in shared memory.
  * order: a warp counts for its group those that go before it; past kOrderDirect groups one CTA sorts by digits.
  */
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ constexpr uint32_t kNone = 0xffffffffu;
 constexpr uint32_t kRankedBytes = 200 * 1024;   /* shared memory of `ranked` at most */
 constexpr uint32_t kCountedBytes = 96 * 1024;   /* and of `counted` where it comes first: two CTAs an SM */
 constexpr uint32_t kLeastBytes = 16 * 1024;     /* room for counters when `ranked` falls back */
-constexpr int64_t kOrderDirect = 16384;         /* groups: 45 us of counting (computed); the digits of one CTA take longer up to there */
+constexpr int64_t kOrderDirect = 16384;         /* groups: up to there counting, groups^2 / 32 steps, beats one CTA's digits */
 constexpr int kOrderThreads = 256, kSortThreads = 1024, kDigit = 16;
 
 struct Build {
@@ -249,9 +249,9 @@ __global__ void __launch_bounds__(kOrderThreads) order_direct(const int32_t *ent
   if (lane == 0) order[before] = g;
 }
 
-/* One CTA, stable, digit by digit from the lowest; `passes` is even, so that the result ends where the first pass reads nothing. */
-__global__ void __launch_bounds__(kSortThreads) order_sorted(const int32_t *entries, int32_t *order, int32_t *spare, int32_t groups,
-                                                             int passes) {
+/* One CTA, stable, digit by digit from the lowest; `passes` is even, so that the last one writes `order`. */
+__global__ void __launch_bounds__(kSortThreads)
+    order_sorted(const int32_t *entries, int32_t *order, int32_t *spare, int32_t groups, int passes) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ Shared sh;
   uint32_t *count = reinterpret_cast<uint32_t *>(memory); /* [kDigit][kSortThreads] */
@@ -349,7 +349,8 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   while (1 << b.log_bits < call->group) b.log_bits++;
   const uint64_t ranked_bytes = b.window / 4 + ((plan->capacity << b.log_bits) + 31) / 32 * 4 + plan->capacity * 2;
   b.ranked = ranked_bytes <= kRankedBytes;
-  b.shared = static_cast<uint32_t>(!b.ranked ? kCountedBytes : ranked_bytes < kLeastBytes ? kLeastBytes : (ranked_bytes + 15) / 16 * 16);
+  const uint32_t least = ranked_bytes < kLeastBytes ? kLeastBytes : static_cast<uint32_t>(ranked_bytes + 3) / 4 * 4;
+  b.shared = b.ranked ? least : kCountedBytes;
   /* The fewer groups, the more threads each: as many warps as the device holds. */
   const int64_t per_sm = (plan->groups + gpu->multiprocessors - 1) / gpu->multiprocessors;
   const int threads = per_sm > 4 ? 256 : per_sm > 2 ? 512 : 1024;
@@ -358,10 +359,10 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   if (status != cudaSuccess) return status;
   const int32_t groups = static_cast<int32_t>(plan->groups);
   if (groups <= kOrderDirect)
-    return fhk::launch_behind(gpu->capability, order_direct, (groups * 32 + kOrderThreads - 1) / kOrderThreads, kOrderThreads, 0, stream, plan->entries,
-                         plan->order, groups);
+    return fhk::launch_behind(gpu->capability, order_direct, (groups * 32 + kOrderThreads - 1) / kOrderThreads, kOrderThreads, 0,
+                              stream, plan->entries, plan->order, groups);
   int passes = 2;
   while (passes < 8 && plan->capacity >> 4 * passes) passes += 2;
-  return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, plan->entries, plan->order,
-                       reinterpret_cast<int32_t *>(base + at.spare), groups, passes);
+  return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, plan->entries,
+                            plan->order, reinterpret_cast<int32_t *>(base + at.spare), groups, passes);
 }

@@ -1,10 +1,10 @@
 /*
- * sm90 packed: the 64 rows of a tile are `group` neighbouring queries x their h_q heads, over the union of the queries' lists, which
- * a plan holds with a bit per query for each entry. Row = query * h_q + head, so the 16 rows of a warp belong to few queries. The
- * machinery is sm90/tile.cuh; here are the row mapping and the mask.
+ * sm90 packed: the 64 rows of a tile are `group` neighbouring queries x their h_q heads, over the union of the queries' lists,
+ * which a plan holds with a bit per query for each entry. Row = query * h_q + head, so the 16 rows of a warp belong to few
+ * queries. The machinery is sm90/tile.cuh; here are the row mapping and the mask.
  *
- * With fewer groups than half the multiprocessors a union is split: each of `splits` tiles takes its share of the blocks and leaves O,
- * maximum and sum in the workspace, and a second kernel combines them.
+ * With fewer groups than half the multiprocessors a union is split: each of `splits` tiles takes its share of the blocks and
+ * leaves O, maximum and sum in the workspace, and a second kernel combines them.
  */
 #ifndef FEWHEAD_KERNELS_SM90_PACKED_CUH
 #define FEWHEAD_KERNELS_SM90_PACKED_CUH
@@ -119,11 +119,11 @@ struct Packed {
   /* A row has a bit for each of the 64 entries: ballots turn the entries' masks round, query by query. */
   static constexpr bool kShared = true;
   struct Mask {
-    uint32_t member0, member1; /* masks of entries lane and lane + 32 of the coming block, the half that this warp's queries are in */
+    uint32_t member0, member1; /* masks of entries lane and lane + 32 of the coming block: the half with this warp's queries */
     uint32_t low0, high0, low1, high1; /* entries 0..31 and 32..63 of the lane's two rows */
 
     FHK_DEV void start(const Packed &policy, Marks marks, int32_t n, int warp, int lane) {
-      const uint32_t pos = n * kBlock + lane, half = policy.query_of(warp * kGranule) >> 5; /* 16 rows from there lie in one half */
+      const uint32_t pos = n * kBlock + lane, half = policy.query_of(warp * kGranule) >> 5; /* a warp's 16 rows lie in one half */
       member0 = pos < policy.width ? __ldg(marks + 2 * static_cast<int64_t>(pos) + half) : 0;
       member1 = pos + 32 < policy.width ? __ldg(marks + 2 * static_cast<int64_t>(pos + 32) + half) : 0;
     }
@@ -165,8 +165,8 @@ struct Packed {
   };
 };
 
-/* out = sum over parts of 2^(m_part - m) O_part / (l + sink). A CTA takes 64 columns of a group, a thread what it would hold of them
- * as a blending thread. */
+/* out = sum over parts of 2^(m_part - m) O_part / (l + sink). A CTA takes 64 columns of a group, a thread those that a blending
+ * thread would hold. */
 constexpr int kCombineParts = 8, kCombineVectors = 2 * 32 / kCombineParts;
 template <int kD> /* the same for all: a template may stand in several files */
 __global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<true> policy) {
@@ -205,7 +205,8 @@ __global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<tr
     uint16_t *row = policy.out_row(tile, r) + vector0 * 8 + 2 * (lane & 3);
 #pragma unroll
     for (int v = 0; v < kCombineVectors; v++) {
-      const uint32_t pair = second ? ptx::pack_bf16(o[v].z * factor, o[v].w * factor) : ptx::pack_bf16(o[v].x * factor, o[v].y * factor);
+      const float2 x = second ? make_float2(o[v].z, o[v].w) : make_float2(o[v].x, o[v].y);
+      const uint32_t pair = ptx::pack_bf16(x.x * factor, x.y * factor);
       if (policy.wide_out) {
         *reinterpret_cast<uint32_t *>(row + v * 8) = pair;
       } else {
@@ -223,7 +224,8 @@ cudaError_t prepare() {
 }
 
 template <int kD, bool kAligned, bool kSplit>
-cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t splits, void *partials, const fhk_gpu *gpu, cudaStream_t stream) {
+cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t splits, void *partials, const fhk_gpu *gpu,
+                         cudaStream_t stream) {
   Packed<kSplit> policy;
   policy.call = *call;
   policy.plan = *plan;
@@ -245,16 +247,19 @@ cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t split
 
 /* partials: room for groups * splits tiles, where splits > 1. */
 template <int kD, bool kAligned>
-cudaError_t launch(const fh_call *call, const fh_plan *plan, int32_t splits, void *partials, const fhk_gpu *gpu, cudaStream_t stream) {
-  return (splits > 1 ? launch_tiles<kD, kAligned, true> : launch_tiles<kD, kAligned, false>)(call, plan, splits, partials, gpu, stream);
+cudaError_t launch(const fh_call *call, const fh_plan *plan, int32_t splits, void *partials, const fhk_gpu *gpu,
+                   cudaStream_t stream) {
+  const auto one = splits > 1 ? launch_tiles<kD, kAligned, true> : launch_tiles<kD, kAligned, false>;
+  return one(call, plan, splits, partials, gpu, stream);
 }
 
+#define FHK_SM90_PACKED_LAUNCH const fh_call *, const fh_plan *, int32_t, void *, const fhk_gpu *, cudaStream_t
 #define FHK_SM90_PACKED_DECLARE(D, ALIGNED)          \
   extern template cudaError_t prepare<D, ALIGNED>(); \
-  extern template cudaError_t launch<D, ALIGNED>(const fh_call *, const fh_plan *, int32_t, void *, const fhk_gpu *, cudaStream_t);
+  extern template cudaError_t launch<D, ALIGNED>(FHK_SM90_PACKED_LAUNCH);
 #define FHK_SM90_PACKED_DEFINE(D, ALIGNED)    \
   template cudaError_t prepare<D, ALIGNED>(); \
-  template cudaError_t launch<D, ALIGNED>(const fh_call *, const fh_plan *, int32_t, void *, const fhk_gpu *, cudaStream_t);
+  template cudaError_t launch<D, ALIGNED>(FHK_SM90_PACKED_LAUNCH);
 
 }  // namespace sm90_packed
 }  // namespace fhk
