@@ -330,7 +330,7 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   plan->s_q = call->s_q;
   plan->groups = static_cast<int64_t>(at.groups);
   plan->group = call->group;
-  plan->reserved = 0;
+  plan->s_kv = static_cast<int32_t>(call->s_kv);
   plan->capacity = call->topk * call->group;
   plan->token = reinterpret_cast<int32_t *>(base + at.token);
   plan->member = reinterpret_cast<uint64_t *>(base + at.member);
