@@ -88,9 +88,9 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
 }
 
 static fh_status check_path(const fh_device *device, int32_t path) {
-  if (device->back_end->has_path(path)) return FH_OK;
-  return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s yet; use gather or padded", fh_path_name(path),
-                 device->back_end->called);
+  if (device->back_end->has_path(device, path)) return FH_OK;
+  return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s with the kernels it uses, wanted compute capability 9.0; use gather or padded",
+                 fh_path_name(path), device->back_end->called);
 }
 
 /* Entries of a group are counted in 32 bits. */
@@ -98,9 +98,8 @@ static int plan_fits(const fh_call *call) {
   return call->group * call->topk <= INT32_MAX;
 }
 
-fh_status fh_check_plannable(const fh_device *device, const fh_call *call) {
-  const fh_status status = check_path(device, FH_PACKED);
-  if (status || plan_fits(call)) return status;
+fh_status fh_check_plannable(const fh_call *call) {
+  if (plan_fits(call)) return FH_OK;
   return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk, (int)call->group,
                  INT32_MAX);
 }
@@ -110,8 +109,11 @@ static fh_status check_plan(const fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
   fh_plan *plan = &checked->plan;
   if (call->path == FH_PACKED) {
-    const fh_status status = fh_check_plannable(device, call);
-    if (status) return status;
+    fh_status status = check_path(device, FH_PACKED);
+    if (status || (status = fh_check_plannable(call))) return status;
+    if (call->h_q > device->back_end->packed_heads)
+      return fh_fail(FH_ERR_UNSUPPORTED, "h_q: got %d on path packed, wanted at most %d on %s; use gather or padded",
+                     (int)call->h_q, (int)device->back_end->packed_heads, device->back_end->called);
   }
   if (!call->plan) return FH_OK;
   const fh_status status = fh_struct_in("fh_plan", call->plan, sizeof *plan, plan, sizeof *plan);
@@ -264,7 +266,9 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
 
 /* Whether FH_AUTO may pack: with one query a group there is nothing to share. */
 static int may_pack(const fh_device *device, const fh_call *call) {
-  return device->back_end->has_path(FH_PACKED) && !call->row_invariant && call->group > 1 && plan_fits(call);
+  const fh_back_end *back_end = device->back_end;
+  return back_end->has_path(device, FH_PACKED) && !call->row_invariant && call->group > 1 && plan_fits(call) &&
+         (!back_end->may_pack || back_end->may_pack(call));
 }
 
 static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {
@@ -319,6 +323,19 @@ static fh_status check_workspace(const fh_device *device, const fh_call *call, a
 
 /* ---- The run -------------------------------------------------------------------------------------------------------------- */
 
+/* The plan of a call that brings none, at the start of its workspace, the rest of which is left to the path. */
+static fh_status build_own_plan(fh_device *device, fh_checked *checked) {
+  fh_call *call = &checked->call;
+  const uint64_t bytes = plan_bytes(device, call);
+  checked->plan = (fh_plan){.struct_size = sizeof checked->plan};
+  const fh_status status = device->back_end->plan_build(device, call, call->workspace, &checked->plan);
+  if (status) return status;
+  call->plan = &checked->plan;
+  call->workspace = (unsigned char *)call->workspace + bytes;
+  call->workspace_bytes -= bytes;
+  return FH_OK;
+}
+
 /* Replaces FH_AUTO by the path that the policy expects to be fastest. */
 static fh_status choose(fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
@@ -330,22 +347,22 @@ static fh_status choose(fh_device *device, fh_checked *checked) {
     device->back_end->policy(device, call, &checked->policy);
     call->policy = &checked->policy;
   }
-  const int pack = may_pack(device, call);
-  if (!pack || !call->plan) work.keys = device->back_end->count_keys(device, call);
+  const int pack = may_pack(device, call), dedup = device->back_end->assumed_dedup;
+  if (!pack || !call->plan || dedup) work.keys = device->back_end->count_keys(device, call);
   if (pack) {
     work.group = call->group;
     work.groups = (call->s_q + call->group - 1) / call->group;
+    if (dedup) {
+      work.entries = work.keys / dedup;
+      const fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
+      return status || call->path != FH_PACKED || call->plan ? status : build_own_plan(device, checked);
+    }
     if (!call->plan) {
       /* At best all lists of a group are one list. Where packing would lose even then, its plan is not built. */
       work.entries = (work.keys + call->group - 1) / call->group;
       fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
       if (status || call->path != FH_PACKED) return status;
-      const uint64_t bytes = plan_bytes(device, call);
-      checked->plan.struct_size = sizeof checked->plan;
-      if ((status = device->back_end->plan_build(device, call, call->workspace, &checked->plan))) return status;
-      call->plan = &checked->plan;
-      call->workspace = (unsigned char *)call->workspace + bytes;
-      call->workspace_bytes -= bytes;
+      if ((status = build_own_plan(device, checked))) return status;
     }
     work.keys = work.entries = 0;
     for (int64_t g = 0; g < call->plan->groups; g++) work.entries += call->plan->entries[g];

@@ -142,7 +142,8 @@ static fh_status moment_between(fh_device *device, const fh_moment *start, const
 
 /* ---- Calls ---------------------------------------------------------------------------------------------------------------- */
 
-static int has_path(int32_t path) {
+static int has_path(const fh_device *device, int32_t path) {
+  (void)device;
   return path >= 0 && path < FH_PATHS;
 }
 
@@ -220,6 +221,7 @@ const fh_back_end fh_cpu_back_end = {
     .moment_mark = moment_mark,
     .moment_between = moment_between,
     .has_path = has_path,
+    .packed_heads = 128,
     .workspace_bytes = workspace_bytes,
     .count_keys = count_keys,
     .run = run,

@@ -17,8 +17,15 @@ static const kernel portable_gather = {"portable gather", fhk_portable_gather_pr
                                        fhk_portable_gather_run, 8, 32, 16};
 static const kernel sm90_gather = {"sm90 gather", fhk_sm90_gather_prepare, fhk_sm90_gather_workspace,
                                    fhk_sm90_gather_run, 8, 32, 64};
+static const kernel sm90_packed = {"sm90 packed", fhk_sm90_packed_prepare, fhk_sm90_packed_workspace,
+                                   fhk_sm90_packed_run, 64, 64, 64};
 static const kernel sm90_padded = {"sm90 padded", fhk_sm90_padded_prepare, fhk_sm90_padded_workspace,
                                    fhk_sm90_padded_run, 64, 64, 64};
+
+static const char plan_kernel[] = "portable plan";
+
+/* What FH_AUTO packs without a plan, as the header says. */
+enum { FH_CUDA_PACK_ROWS = 2048, FH_CUDA_PACK_HEADS = 16 };
 
 static int is_sm90(const fh_device *device) {
   return device->info.isa == 90 && !fh_cuda_of(device)->portable_only;
@@ -28,23 +35,29 @@ static int is_sm90(const fh_device *device) {
 static const kernel *kernel_of(const fh_device *device, int32_t path) {
   switch (path) {
     case FH_REFERENCE: return &reference;
+    case FH_PACKED: return &sm90_packed; /* refused where it is not */
     case FH_PADDED: return is_sm90(device) ? &sm90_padded : &portable_gather;
     default: return is_sm90(device) ? &sm90_gather : &portable_gather;
   }
 }
 
 fh_status fh_cuda_prepare(const fh_device *device) {
-  const kernel *const all[] = {&reference, &portable_gather, &sm90_gather, &sm90_padded};
+  const kernel *const all[] = {&reference, &portable_gather, &sm90_gather, &sm90_padded, &sm90_packed};
   const size_t count = is_sm90(device) ? sizeof all / sizeof *all : 2;
   for (size_t i = 0; i < count; i++) {
     const fh_status status = fh_cuda_status(all[i]->prepare(), all[i]->name);
     if (status) return status;
   }
-  return FH_OK;
+  return fh_cuda_status(fhk_plan_prepare(), plan_kernel);
 }
 
-int fh_cuda_has_path(int32_t path) {
-  return path >= 0 && path < FH_PATHS && path != FH_PACKED;
+int fh_cuda_has_path(const fh_device *device, int32_t path) {
+  return path >= 0 && path < FH_PATHS && (path != FH_PACKED || is_sm90(device));
+}
+
+/* Without a plan of the caller's the workspace must hold one, and building it must be worth it whatever the lists share. */
+int fh_cuda_may_pack(const fh_call *call) {
+  return call->plan || (call->s_q >= FH_CUDA_PACK_ROWS && call->h_q <= FH_CUDA_PACK_HEADS);
 }
 
 uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call) {
@@ -57,6 +70,13 @@ int64_t fh_cuda_count_keys(fh_device *device, const fh_call *call) {
   return call->s_q * call->topk;
 }
 
+/* A row's q, out, lse and max_logits. */
+static uint64_t row_bytes(const fh_call *call) {
+  const uint64_t statistics = (call->lse ? 4 : 0) + (call->max_logits ? 4 : 0);
+  const uint64_t out = (uint64_t)call->d_v * (call->out_dtype == FH_F32 ? 4 : 2);
+  return (uint64_t)call->h_q * ((uint64_t)call->d_qk * 2 + out + statistics);
+}
+
 /* Heads that the kernel multiplies for a row. */
 static int32_t heads_of(const kernel *k, const fh_call *call) {
   const int32_t heads = call->path == FH_PADDED ? call->h_pad : call->h_q;
@@ -65,13 +85,27 @@ static int32_t heads_of(const kernel *k, const fh_call *call) {
   return (heads + width - 1) / width * width;
 }
 
+/* All 64 rows of a tile over the union of its queries' lists, as if no two had a key in common. */
+static void count_packed(const fh_call *call, fh_counters *counters) {
+  const uint64_t topk = (uint64_t)call->topk, tile = (uint64_t)sm90_packed.tile, group = (uint64_t)call->group;
+  const uint64_t whole = (uint64_t)call->s_q / group, rest = (uint64_t)call->s_q % group;
+  const uint64_t blocks = whole * ((group * topk + tile - 1) / tile) + (rest * topk + tile - 1) / tile;
+  const uint64_t pair = 2 * ((uint64_t)call->d_qk + (uint64_t)call->d_v), keys = (uint64_t)call->s_q * topk;
+  const uint64_t list = call->plan ? 0 : topk * 4 + (call->topk_length ? 4 : 0);
+  counters->rows[FH_PACKED] += (uint64_t)call->s_q;
+  counters->useful_flops += pair * (uint64_t)call->h_q * keys;
+  counters->executed_flops += pair * (uint64_t)sm90_packed.block * blocks * tile;
+  counters->bytes += keys * ((uint64_t)call->d_qk * 2 + sizeof *call->plan->token + sizeof *call->plan->member) +
+                     (whole + (rest != 0)) * (sizeof *call->plan->order + sizeof *call->plan->entries) +
+                     (uint64_t)call->s_q * (row_bytes(call) + list);
+}
+
 static void count(const kernel *k, const fh_call *call, fh_counters *counters) {
   const uint64_t rows = (uint64_t)call->s_q, topk = (uint64_t)call->topk, tile = (uint64_t)k->tile;
   const uint64_t heads = (uint64_t)heads_of(k, call), h_q = (uint64_t)call->h_q, block = (uint64_t)k->block;
   const uint64_t passes = (heads + block - 1) / block;
   const uint64_t pair = 2 * ((uint64_t)call->d_qk + (uint64_t)call->d_v);
-  const uint64_t statistics = (call->lse ? 4 : 0) + (call->max_logits ? 4 : 0);
-  const uint64_t row = h_q * ((uint64_t)call->d_qk * 2 + (uint64_t)call->d_v * (call->out_dtype == FH_F32 ? 4 : 2) + statistics);
+  const uint64_t row = row_bytes(call);
   const uint64_t list = passes * (topk * 4 + (call->topk_length ? 4 : 0));
   counters->rows[call->path] += rows;
   counters->useful_flops += pair * h_q * topk * rows;
@@ -84,35 +118,69 @@ fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *count
   fh_status status = fh_cuda_enter(device);
   if (status) return status;
   status = fh_cuda_leave(fh_cuda_status(k->run(&fh_cuda_of(device)->gpu, call, fh_cuda_stream(device, call->stream)), k->name));
-  if (!status && counters) count(k, call, counters);
-  return status;
+  if (status || !counters) return status;
+  if (call->path == FH_PACKED) count_packed(call, counters);
+  else count(k, call, counters);
+  return FH_OK;
+}
+
+/* ---- Plans ---------------------------------------------------------------------------------------------------------------- */
+
+uint64_t fh_cuda_plan_bytes(const fh_device *device, const fh_call *call) {
+  return fhk_plan_bytes(&fh_cuda_of(device)->gpu, call);
+}
+
+fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memory, fh_plan *plan) {
+  const fh_status status = fh_cuda_enter(device);
+  if (status) return status;
+  return fh_cuda_leave(fh_cuda_status(
+      fhk_plan_build(&fh_cuda_of(device)->gpu, call, memory, plan, fh_cuda_stream(device, call->stream)), plan_kernel));
 }
 
 /* ---- Costs ---------------------------------------------------------------------------------------------------------------- */
 
-/* Measured on an H200 (bench-gpu), d_qk 512, by the heads that the gather kernel computes at once. */
-typedef struct costs {
-  int32_t heads;
-  fh_path_cost padded, gather;
-} costs;
-
-static const costs measured[] = {
-    {8, {14.0, 0.0, 1.0}, {10.0, 0.0, 8.0}},
-    {16, {14.0, 0.0, 1.0}, {10.0, 0.0, 4.0}},
-    {32, {14.0, 0.0, 1.0}, {10.0, 0.0, 2.5}},
+/* Measured on an H200 (bench-gpu): d_qk 512, topk 640, s_q 64 .. 8192, lists full. The gather kernel by the heads that it computes
+ * at once; padded and packed multiply 64 rows a tile whatever they hold. */
+static const struct { int32_t heads; fh_path_cost cost; } gather_costs[] = {
+    {8, {7.5, 0.0, 7.86}},
+    {16, {7.5, 0.0, 4.89}},
+    {32, {7.5, 0.0, 4.86}},
 };
+static const fh_path_cost padded_cost = {9.5, 0.0, 1.53};
+static const fh_path_cost packed_cost = {10.0, 0.022, 1.76}; /* on a plan that is there */
+static const fh_path_cost plan_cost = {9.0, 0.018, 0.0};     /* of a plan, a unit being a group too */
 
-void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *policy) {
-  const kernel *k = kernel_of(device, FH_GATHER);
-  fh_call one;
-  if (!call) fh_call_init(&one, 0, 0, 8, 512, 0), call = &one;
+/* us per GFLOP of the call's own heads: the kernel multiplies more of them. */
+static fh_path_cost gather_cost(const kernel *k, const fh_call *call) {
   fh_call native = *call;
   native.path = FH_GATHER;
   const int32_t heads = heads_of(k, &native);
   size_t i = 0;
-  while (i + 1 < sizeof measured / sizeof *measured && measured[i].heads < heads) i++;
-  policy->padded = measured[i].padded;
-  policy->gather = measured[i].gather;
-  policy->gather.gflop_us *= (double)heads / call->h_q; /* the kernel multiplies all of them */
-  policy->packed = policy->gather;
+  while (i + 1 < sizeof gather_costs / sizeof *gather_costs && gather_costs[i].heads < heads) i++;
+  fh_path_cost cost = gather_costs[i].cost;
+  cost.gflop_us *= (double)heads / call->h_q;
+  return cost;
+}
+
+void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *policy) {
+  const kernel *gather = kernel_of(device, FH_GATHER);
+  fh_call one;
+  if (!call) {
+    fh_call_init(&one, 0, 0, 8, 512, 0);
+    one.group = sm90_packed.block / one.h_q;
+    call = &one;
+  }
+  policy->gather = gather_cost(gather, call);
+  policy->padded = padded_cost;
+  if (!is_sm90(device)) { /* padded is the gather kernel over h_pad heads */
+    fh_call whole = *call;
+    whole.h_q = whole.h_pad = sm90_padded.block;
+    policy->padded = gather_cost(gather, &whole);
+  }
+  policy->packed = packed_cost;
+  policy->packed.gflop_us *= (double)sm90_packed.block / (call->group * call->h_q);
+  if (call != &one && !call->plan) {
+    policy->packed.call_us += plan_cost.call_us;
+    policy->packed.unit_us += plan_cost.unit_us;
+  }
 }

@@ -253,8 +253,13 @@ const fh_back_end fh_cuda_back_end = {
     .moment_mark = fh_cuda_moment_mark,
     .moment_between = fh_cuda_moment_between,
     .has_path = fh_cuda_has_path,
+    .packed_heads = 64,
+    .assumed_dedup = 3,
+    .may_pack = fh_cuda_may_pack,
     .workspace_bytes = fh_cuda_workspace_bytes,
     .count_keys = fh_cuda_count_keys,
     .run = fh_cuda_run,
     .policy = fh_cuda_policy,
+    .plan_bytes = fh_cuda_plan_bytes,
+    .plan_build = fh_cuda_plan_build,
 };

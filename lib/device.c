@@ -96,5 +96,5 @@ fh_status fh_device_synchronize(fh_device *device) {
 }
 
 int32_t fh_device_has_path(const fh_device *device, int32_t path) {
-  return device && device->back_end->has_path(path);
+  return device && device->back_end->has_path(device, path);
 }

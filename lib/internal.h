@@ -127,9 +127,8 @@ typedef struct fh_checked {
 /* Checks the device and all of the call that is not memory: struct, enums, sizes, scale. */
 fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_checked *checked);
 
-/* FH_ERR_UNSUPPORTED when the device does not pack; FH_ERR_SHAPE when a group of the call could have more union entries than 32
- * bits count. */
-fh_status fh_check_plannable(const fh_device *device, const fh_call *call);
+/* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
+fh_status fh_check_plannable(const fh_call *call);
 
 /* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64 bits. */
 fh_status fh_check_array(const fh_array *array);
@@ -187,14 +186,19 @@ struct fh_back_end {
   fh_status (*moment_mark)(fh_device *device, fh_moment *moment, void *stream);
   fh_status (*moment_between)(fh_device *device, const fh_moment *start, const fh_moment *stop, double *us);
 
-  /* A path of the call that it lacks has been refused before any of these. */
-  int (*has_path)(int32_t path);
+  int (*has_path)(const fh_device *device, int32_t path);
+  int32_t packed_heads; /* the most heads that packed takes */
+  /* Keys of the lists that an entry of a union is taken to serve, where the host does not see a plan's numbers; 0 where it does. */
+  int32_t assumed_dedup;
+  /* 1 where FH_AUTO may pack a call that could be packed; NULL: always. */
+  int (*may_pack)(const fh_call *call);
+  /* A path of the call that the device lacks has been refused before any of these. */
   uint64_t (*workspace_bytes)(const fh_device *device, const fh_call *call);
   int64_t (*count_keys)(fh_device *device, const fh_call *call); /* valid keys of all rows, or the most there can be */
   fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
   void (*policy)(const fh_device *device, const fh_call *call, fh_policy *policy); /* call NULL: the costs at 8 heads */
 
-  /* NULL where has_path(FH_PACKED) is 0. */
+  /* On a device with streams the arrays are there in the order of call->stream, *plan at once. */
   uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
   fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 };

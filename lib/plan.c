@@ -9,7 +9,7 @@ fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes)
   fh_checked checked;
   fh_status status;
   if (!bytes) return fh_fail_null("bytes");
-  if ((status = fh_check_sizes(device, call, &checked)) || (status = fh_check_plannable(device, &checked.call))) return status;
+  if ((status = fh_check_sizes(device, call, &checked)) || (status = fh_check_plannable(&checked.call))) return status;
   *bytes = device->back_end->plan_bytes(device, &checked.call);
   return FH_OK;
 }
@@ -18,8 +18,8 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
   fh_checked checked;
   fh_status status;
   const fh_call *call = &checked.call;
-  if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(device, call)) ||
-      (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
+  if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(call)) ||
+      (status = fh_check_stream(device, call->stream)) || (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
     return status;
   const fh_array indices = fh_call_indices(call), topk_length = fh_call_topk_length(call);
   if ((status = fh_check_array(&indices)) || (call->topk_length && (status = fh_check_array(&topk_length)))) return status;

@@ -35,6 +35,10 @@
  *  - Every device has a stream of its own, which waits for no other. A call, a timer or a graph runs there, or on the
  *    cudaStream_t that it is given. Functions that move or set memory work on the device's own stream and are done when they
  *    return, all but fh_buffer_evict; what other streams do is ordered by the caller, with events or fh_device_synchronize.
+ *  - fh_plan_build fills the struct at once and its arrays, which lie on the device, in the order of call->stream: a call on that
+ *    stream may follow it. All devices build plans; FH_PACKED wants compute capability 9.0 and at most 64 heads.
+ *  - FH_AUTO does not see what the lists share and takes an entry of a union to serve 3 keys. It packs only a call that brings a
+ *    plan, or of 2048 rows and more with at most 16 heads, whose workspace then holds a plan.
  *  - Every function leaves the thread's current device and context as it found them.
  *  - Errors name CUDA's function, its error and its text. After some of them, a bad address in a kernel for one, CUDA does
  *    nothing more in this process: such a message ends in "the device's context is lost until the process ends". An error of
@@ -398,7 +402,7 @@ struct fh_plan {
 /* Bytes of memory fh_plan_build needs for this call: the arrays above and its scratch. */
 fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
-/* Build from call's indices, topk_length, sizes and group. memory is 64-byte aligned and kept by the caller as long as the plan is
+/* Build from call's indices, topk_length, sizes, group and stream. memory is 64-byte aligned and kept by the caller as long as the plan is
  * used; nothing else is allocated. plan->struct_size must be set. */
 fh_status fh_plan_build(fh_device *device, const fh_call *call, void *memory, uint64_t memory_bytes, fh_plan *plan);
 
@@ -438,7 +442,8 @@ double fh_work_gflop(const fh_work *work, int32_t path);
 fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
 
 /* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. On CUDA those of 8
- * heads; FH_AUTO takes those of the call's own heads where it brings no policy, and every list to be full. */
+ * heads on a plan that is there; FH_AUTO takes those of the call's own heads where it brings no policy, the building of a plan
+ * that it does not bring included, and every list to be full. */
 fh_status fh_policy_default(const fh_device *device, fh_policy *policy);
 
 /* ---- Gate: the published rule that engines use today ------------------------------------------------------------------------ */
