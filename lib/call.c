@@ -89,8 +89,8 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
 
 static fh_status check_path(const fh_device *device, int32_t path) {
   if (device->back_end->has_path(device, path)) return FH_OK;
-  return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s with the kernels it uses, wanted compute capability 9.0; use gather or padded",
-                 fh_path_name(path), device->back_end->called);
+  return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s with the kernels it uses, wanted compute capability 9.0; use gather or "
+                 "padded", fh_path_name(path), device->back_end->called);
 }
 
 /* Entries of a group are counted in 32 bits. */

@@ -139,8 +139,8 @@ fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memor
 
 /* ---- Costs ---------------------------------------------------------------------------------------------------------------- */
 
-/* Measured on an H200 (bench-gpu): d_qk 512, topk 640, s_q 64 .. 8192, lists full. The gather kernel by the heads that it computes
- * at once; padded and packed multiply 64 rows a tile whatever they hold. */
+/* Measured on an H200 (bench-gpu): d_qk 512, topk 640, s_q 64 .. 8192, lists full. The gather kernel by the heads that it
+ * computes at once; padded and packed multiply 64 rows a tile whatever they hold. */
 static const struct { int32_t heads; fh_path_cost cost; } gather_costs[] = {
     {8, {7.5, 0.0, 7.86}},
     {16, {7.5, 0.0, 4.89}},

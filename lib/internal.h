@@ -188,7 +188,7 @@ struct fh_back_end {
 
   int (*has_path)(const fh_device *device, int32_t path);
   int32_t packed_heads; /* the most heads that packed takes */
-  /* Keys of the lists that an entry of a union is taken to serve, where the host does not see a plan's numbers; 0 where it does. */
+  /* Keys that an entry of a union is taken to serve, where the host does not see a plan's numbers; 0 where it does. */
   int32_t assumed_dedup;
   /* 1 where FH_AUTO may pack a call that could be packed; NULL: always. */
   int (*may_pack)(const fh_call *call);

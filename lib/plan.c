@@ -19,7 +19,8 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
   fh_status status;
   const fh_call *call = &checked.call;
   if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(call)) ||
-      (status = fh_check_stream(device, call->stream)) || (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
+      (status = fh_check_stream(device, call->stream)) ||
+      (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
     return status;
   const fh_array indices = fh_call_indices(call), topk_length = fh_call_topk_length(call);
   if ((status = fh_check_array(&indices)) || (call->topk_length && (status = fh_check_array(&topk_length)))) return status;

@@ -97,6 +97,10 @@ static void refusals(fh_device *device) {
   REFUSED(fh_plan_build(NULL, &call, memory, bytes, &plan), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
   REFUSED(fh_plan_build(device, NULL, memory, bytes, &plan), FH_ERR_ARGUMENT, "fh_call: got NULL, wanted a pointer");
   REFUSED(fh_plan_build(device, &call, memory, bytes, NULL), FH_ERR_ARGUMENT, "fh_plan: got NULL, wanted a pointer");
+  call.stream = &plan;
+  REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT,
+          text_of("stream: got %p, wanted NULL on a CPU", (void *)&plan));
+  call.stream = NULL;
   REFUSED(fh_plan_build(device, &call, NULL, bytes, &plan), FH_ERR_WORKSPACE,
           text_of("memory: got NULL, wanted %" PRIu64 " bytes", bytes));
   REFUSED(fh_plan_build(device, &call, memory, bytes - 1, &plan), FH_ERR_WORKSPACE,

@@ -1,0 +1,135 @@
+/* What the CUDA back end says about calls without asking a device: paths, workspaces, refusals and costs. */
+#include "cuda_back_end.h"
+#include "refuse.h"
+
+typedef struct fake {
+  fh_cuda cuda;
+  fh_device device;
+} fake;
+
+/* A device as it is once open, but for what CUDA would have given it. */
+static void open_fake(fake *f, int32_t capability, int32_t portable_only) {
+  *f = (fake){.cuda = {.gpu = {.multiprocessors = 132, .capability = capability}, .portable_only = portable_only}};
+  f->device.back_end = &fh_cuda_back_end;
+  f->device.state = &f->cuda;
+  f->device.info = (fh_device_info){.struct_size = sizeof f->device.info, .kind = FH_DEVICE_CUDA, .threads = 132,
+                                     .isa = capability};
+}
+
+static fh_call call_of(int32_t path, int64_t s_q, int32_t h_q) {
+  fh_call call;
+  fh_call_init(&call, s_q, 10240, h_q, 512, 640);
+  call.path = path;
+  return call;
+}
+
+static uint64_t workspace_of(fake *f, const fh_call *call) {
+  uint64_t bytes = UINT64_MAX;
+  CHECK_INT(fh_workspace_bytes(&f->device, call, &bytes), FH_OK);
+  return bytes;
+}
+
+static void paths(void) {
+  fake h200, ada, forced;
+  open_fake(&h200, 90, 0);
+  open_fake(&ada, 89, 0);
+  open_fake(&forced, 90, 1);
+  for (int32_t path = 0; path < FH_PATHS; path++) {
+    CHECK_INT(fh_device_has_path(&h200.device, path), 1);
+    CHECK_INT(fh_device_has_path(&ada.device, path), path != FH_PACKED);
+    CHECK_INT(fh_device_has_path(&forced.device, path), path != FH_PACKED);
+  }
+  const fh_call call = call_of(FH_PACKED, 100, 8);
+  uint64_t bytes = 0;
+  for (int i = 0; i < 2; i++)
+    REFUSED(fh_workspace_bytes(i ? &forced.device : &ada.device, &call, &bytes), FH_ERR_UNSUPPORTED,
+            "path packed: not on CUDA with the kernels it uses, wanted compute capability 9.0; use gather or padded");
+  CHECK_INT(fh_plan_bytes(&ada.device, &call, &bytes), FH_OK); /* plans are for every device */
+  CHECK(bytes >= 13 * 8 * 640 * 12);
+  for (int32_t h_q = 1; h_q <= 64; h_q++) {
+    const fh_call few = call_of(FH_PACKED, 100, h_q);
+    CHECK_INT(fh_workspace_bytes(&h200.device, &few, &bytes), FH_OK);
+  }
+  const fh_call many = call_of(FH_PACKED, 100, 65);
+  REFUSED(fh_workspace_bytes(&h200.device, &many, &bytes), FH_ERR_UNSUPPORTED,
+          "h_q: got 65 on path packed, wanted at most 64 on CUDA; use gather or padded");
+}
+
+static fh_plan plan_of(const fh_call *call, int32_t group) {
+  return (fh_plan){.struct_size = sizeof(fh_plan), .s_q = call->s_q, .groups = (call->s_q + group - 1) / group, .group = group,
+                   .s_kv = (int32_t)call->s_kv, .capacity = group * call->topk};
+}
+
+static void workspaces(void) {
+  fake f;
+  open_fake(&f, 90, 0);
+  fh_call call = call_of(FH_PACKED, 64, 8);
+  uint64_t plan_bytes = 0;
+  CHECK_INT(fh_plan_bytes(&f.device, &call, &plan_bytes), FH_OK);
+  const uint64_t whole = workspace_of(&f, &call);
+  const fh_plan plan = plan_of(&call, 8);
+  call.plan = &plan;
+  const uint64_t parts = workspace_of(&f, &call);
+  CHECK(parts > 0); /* 8 groups are few: their unions are split */
+  CHECK_INT(whole, (plan_bytes + 255) / 256 * 256 + parts);
+
+  /* FH_AUTO takes memory for a plan where it may pack, and nowhere else. */
+  fh_call big = call_of(FH_AUTO, 2048, 8);
+  CHECK_INT(fh_plan_bytes(&f.device, &big, &plan_bytes), FH_OK);
+  CHECK(workspace_of(&f, &big) >= plan_bytes);
+  big.row_invariant = 1;
+  CHECK(workspace_of(&f, &big) < plan_bytes);
+  const fh_call short_one = call_of(FH_AUTO, 2047, 8), wide = call_of(FH_AUTO, 2048, 17);
+  CHECK(workspace_of(&f, &short_one) < plan_bytes);
+  CHECK(workspace_of(&f, &wide) < plan_bytes);
+}
+
+/* The path of a call whose lists share keys as FH_AUTO takes them to. */
+static int32_t chosen(int32_t capability, int64_t s_q, int32_t h_q, int with_plan, double us[FH_PATHS]) {
+  fake f;
+  open_fake(&f, capability, 0);
+  fh_call call = call_of(FH_AUTO, s_q, h_q);
+  call.group = 64 / h_q ? 64 / h_q : 1;
+  call.h_pad = fh_padded_heads(h_q);
+  const fh_plan plan = plan_of(&call, call.group);
+  if (with_plan) call.plan = &plan;
+  fh_policy policy = {.struct_size = sizeof policy};
+  fh_cuda_policy(&f.device, &call, &policy);
+  const int pack = capability == 90 && fh_cuda_may_pack(&call);
+  const fh_work work = {.struct_size = sizeof work, .rows = s_q, .keys = s_q * 640, .groups = pack ? plan.groups : 0,
+                        .entries = s_q * 640 / 3, .h_q = h_q, .h_pad = call.h_pad, .group = call.group, .d_qk = 512, .d_v = 512};
+  int32_t path = -1;
+  CHECK_INT(fh_policy_choose(&policy, &work, 0, &path, us), FH_OK);
+  return path;
+}
+
+static int near(double got, double want, double share) {
+  return got > want * (1 - share) && got < want * (1 + share);
+}
+
+static void costs(void) {
+  double us[FH_PATHS];
+  CHECK_INT(chosen(90, 8192, 8, 0, us), FH_PACKED);
+  CHECK(near(us[FH_PADDED], 1061, 0.02) && near(us[FH_GATHER], 683, 0.02)); /* as measured */
+  const double with_build = us[FH_PACKED];
+  CHECK_INT(chosen(90, 8192, 8, 1, us), FH_PACKED);
+  CHECK(near(with_build - us[FH_PACKED], 27, 0.05)); /* building the plan */
+  CHECK_INT(chosen(90, 1024, 8, 0, us), FH_GATHER);
+  CHECK(near(us[FH_PADDED], 141, 0.02) && near(us[FH_GATHER], 92, 0.02));
+  CHECK_INT(chosen(90, 1024, 8, 1, us), FH_PACKED);
+  CHECK_INT(chosen(90, 64, 8, 0, us), FH_GATHER);
+  CHECK_INT(chosen(90, 8192, 16, 0, us), FH_PACKED);
+  CHECK(near(us[FH_GATHER], 848, 0.02));
+  CHECK_INT(chosen(90, 8192, 32, 0, us), FH_PADDED);
+  CHECK(near(us[FH_GATHER], 1678, 0.02));
+  CHECK_INT(chosen(90, 8192, 64, 0, us), FH_PADDED);
+  CHECK_INT(chosen(89, 8192, 8, 0, us), FH_GATHER); /* padded is the same kernel over 64 heads */
+  CHECK_INT(chosen(89, 8192, 32, 0, us), FH_GATHER);
+}
+
+int main(void) {
+  paths();
+  workspaces();
+  costs();
+  return check_summary();
+}
