@@ -57,6 +57,16 @@ describe("device.open", function()
   end)
 end)
 
+describe("device:has_path", function()
+  it("knows the paths by name, and the heads they take", function()
+    local dev = device.default()
+    for _, path in ipairs { "auto", "reference", "padded", "gather", "packed" } do assert.is_true(dev:has_path(path)) end
+    assert.is_false(dev:has_path("sideways"))
+    assert.is_true(dev:has_path("packed", 128)) -- on a CPU
+    assert.equal("device:has_path: h_q: got 0, wanted a whole number >= 1", refusal(function() dev:has_path("packed", 0) end))
+  end)
+end)
+
 describe("a closed device", function()
   it("may be closed again, and is refused by what would use it", function()
     local dev = assert(device.open("cpu", { threads = 1 }))

@@ -17,6 +17,7 @@ local Device = { __name = "device" }
 Device.__index = Device
 
 local MAX_THREADS = 1024 -- fh_device_options
+local CUDA_PACKED_HEADS = 64 -- fewhead.h, "On CUDA"
 local ISAS = { unpack(F.isa_names) } -- without [0], which stands for none given
 
 --- An open device: returns v, or blames a caller as the checks of fewhead.args do.
@@ -104,10 +105,12 @@ function Device:synchronize()
   return ok, err
 end
 
---- Whether the device can run a path: "auto", "reference", "padded", "gather" or "packed".
-function Device:has_path(path)
+--- Whether the device can run a path: "auto", "reference", "padded", "gather" or "packed"; h_q: with so many heads.
+function Device:has_path(path, h_q)
   M.check("device:has_path", self)
   args.string("device:has_path: path", path)
+  if h_q ~= nil then args.integer("device:has_path: h_q", h_q, 1) end
+  if path == "packed" and self.kind == "cuda" and (h_q or 1) > CUDA_PACKED_HEADS then return false end
   return F.paths[path] ~= nil and C.fh_device_has_path(self.handle, F.paths[path]) == 1
 end
 

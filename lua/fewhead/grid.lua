@@ -281,7 +281,7 @@ end
 local function paths_of(entry, asked, dev)
   local list = {}
   for _, path in ipairs(entry.paths or PATHS) do
-    local wanted = not asked and dev:has_path(path)
+    local wanted = not asked and dev:has_path(path, entry.case.h_q)
     for _, name in ipairs(asked or {}) do wanted = wanted or name == path end
     if wanted then list[#list + 1] = path end
   end

@@ -257,7 +257,8 @@ function Problem:call(path, outputs, options)
 end
 
 --- Run once. Returns { path = what really ran, rows =, useful_flops =, executed_flops =, bytes = } | nil, the library's message.
--- On a GPU, whose library counts every list as full, the last three are that times the share of the lists that is valid keys.
+-- On a GPU, whose library counts every list as full and no key as shared, the last three are that times the share of the lists
+-- that is valid keys; for packed on a given plan the last two are that times the share that its entries are instead.
 function Problem:run(path, outputs, options)
   check(self, "run")
   local call, err = ready(self, "problem:run", path, outputs, options, 2)
@@ -274,9 +275,12 @@ function Problem:run(path, outputs, options)
     if counters.calls[number] > 0 then ran, rows = name, tonumber(counters.rows[number]) end
   end
   local work = { path = ran, rows = rows }
-  local most, share = tonumber(counters.useful_flops), 1
-  if self.device.kind == "cuda" and most > 0 then share = self.useful_flops / most end
-  for _, key in ipairs { "useful_flops", "executed_flops", "bytes" } do
+  local listed, useful, fetched = rows * self.case.topk, 1, 1
+  if self.device.kind == "cuda" and listed > 0 then
+    useful = self.valid_keys / listed
+    fetched = ran == "packed" and options and options.plan and options.plan:stats().entries / listed or useful
+  end
+  for key, share in pairs { useful_flops = useful, executed_flops = fetched, bytes = fetched } do
     work[key] = math.floor(tonumber(counters[key]) * share + 0.5)
   end
   return work

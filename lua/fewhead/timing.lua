@@ -26,6 +26,7 @@ local WARMUP_SECONDS = 0.01  -- an arm is warm after this long or this many runs
 local WARMUP_RUNS = 20
 local PLAN_BUILDS = 5        -- timed builds of a plan; their median is reported
 local PRIME_US = 20000       -- hot: a run shorter than this repeats once untimed first; a longer one warms the caches by itself
+local QUEUED_BUILDS = 10     -- a GPU builds this many plans before one that is timed: what QUEUE_US is to calls
 local QUEUE_US = 50          -- a GPU runs this much before what is timed, so that all of it is given to it before it begins
 local CLOCK_TICK_US = 1e-3   -- the clock counts nanoseconds: a shorter time than one reads as one
 local SAME_BAND = 0.02       -- a difference under 2 % is worth no change of path
@@ -240,8 +241,9 @@ local function plan_us(problem, outputs, opts, watch)
   memory, err = require("fewhead.tensor").new(problem.device, "i32", { math.max(1, math.ceil(tonumber(bytes[0]) / 4)) })
   if not memory then return nil, err end
   local function build() return F.C.fh_plan_build(problem.device.handle, call, memory:data(), bytes[0], plan) end
-  local samples = {}
+  local samples, queued = {}, problem.device.kind == "cuda" and QUEUED_BUILDS or 0
   for i = 0, PLAN_BUILDS do
+    for _ = 1, queued do build() end
     local us, status = watch(build)
     ok, err = F.check(status)
     if not ok then break end
@@ -255,7 +257,7 @@ end
 local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, graph = true }
 
 -- The arms of M.problem, or nil, err. made collects what is to be freed in the end.
-local function arms_of(problem, paths, call_opts, watch, made)
+local function arms_of(problem, paths, call_opts, plan_watch, made)
   local outputs, err = problem:outputs() -- one set: paths take turns and only times are kept
   if not outputs then return nil, err end
   made[#made + 1] = outputs
@@ -268,7 +270,7 @@ local function arms_of(problem, paths, call_opts, watch, made)
   for i, path in ipairs(paths) do
     local with = { group = call_opts.group, row_invariant = call_opts.row_invariant }
     if path == "packed" then
-      build_us, err = plan_us(problem, outputs, with, watch)
+      build_us, err = plan_us(problem, outputs, with, plan_watch)
       if not build_us then return nil, "packed: plan: " .. err end
       with.plan = call_opts.plan
       if not with.plan then
@@ -306,13 +308,17 @@ function M.problem(problem, paths, opts)
   local set = settings(how, 2)
   if call_opts.graph ~= nil then args.integer("timing.problem: graph", call_opts.graph, 1) end
   if problem.device.kind == "cuda" and not call_opts.graph then set.queue_us = QUEUE_US end
-  local watch, err = device_stopwatch(problem.device, call_opts.graph or 1)
-  if not watch then return nil, "timing: " .. err end
-  set.stopwatch = set.stopwatch or watch
+  local plan_watch, err = set.stopwatch
+  if not set.stopwatch then
+    set.stopwatch, err = device_stopwatch(problem.device, call_opts.graph or 1)
+    if not set.stopwatch then return nil, "timing: " .. err end
+    plan_watch, err = device_stopwatch(problem.device, 1) -- a plan is built once, whatever a launch holds
+    if not plan_watch then return nil, "timing: " .. err end
+  end
 
   local made = {}
   local result, status
-  local arms, build_us = arms_of(problem, paths, call_opts, set.stopwatch, made)
+  local arms, build_us = arms_of(problem, paths, call_opts, plan_watch, made)
   if arms then
     local slots = slots_of(arms, set, 2)
     result, err, status = measure(slots, set)
