@@ -56,7 +56,7 @@ SONAME  := libfewhead.so.0
 X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity bench repl lint lint-lua lint-c lint-tidy lint-sh install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # One file after the other would take minutes with CUDA: without a -j of its own, what people type uses every CPU. The build is a make
 # of its own also because there may have been no compiler yet when this one read the file.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -99,7 +99,8 @@ $(BUILD)/gen/cuda_build.h: FORCE
 FORCE:
 
 # ---- C tests: each spec/c/test_*.c is a program that links every object and ends with "N passed, M failed"
-CTESTS := $(patsubst spec/c/%.c,$(BUILD)/spec/%,$(wildcard spec/c/test_*.c))
+CTESTS := $(patsubst spec/c/%.c,$(BUILD)/spec/%,$(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/test_*.c)))
+$(BUILD)/spec/test_cuda_%: CPPFLAGS_ALL += $(CUDA_INCLUDE)
 $(BUILD)/spec/%: spec/c/%.c $(wildcard spec/c/*.h) $(OBJECTS)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  cc  $<')
@@ -122,12 +123,13 @@ help:
 	@echo 'make parity     the conformance grid on every path'
 	@echo 'make repl       an interactive prompt with the library loaded'
 	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
+	@echo 'make bench-gpu  parity of every path on a GPU, then times of its kernels: results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
 	@echo 'make lint       luacheck and cppcheck (clang-tidy and shellcheck too where they are installed)'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'
 	@echo 'make setup      only install what sweep, test, bench and lint need'
 	@echo 'make clean      remove build/'
-	@echo 'ARGS= goes to the command behind sweep, parity and bench: make sweep ARGS=--help'
+	@echo 'ARGS= goes to the command behind sweep, parity, bench and bench-gpu: make sweep ARGS=--help'
 
 setup:
 	@tools/setup.sh run test bench lint
@@ -155,6 +157,13 @@ bench:
 	@$(MAKE) --no-print-directory $(BUILD)/bench/peak $(BUILD)/bench/cpu
 	@$(BUILD)/bench/peak
 	@$(BUILD)/bench/cpu results/local/bench_cpu.md
+# Parity first: a wrong answer has no speed.
+GPU ?= cuda:0
+bench-gpu:
+	@tools/setup.sh run
+	$(build_now)
+	@./fewhead parity --device $(GPU)
+	@./fewhead run experiments/bench_gpu.lua --device $(GPU) --out results/DEVICE $(ARGS)
 $(BUILD)/bench/%: bench/%.c $(OBJECTS)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  cc  $<')
@@ -166,7 +175,7 @@ repl:
 	@./fewhead repl
 
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
-C_FILES := $(SOURCES) $(wildcard spec/c/*.c bench/*.c)
+C_FILES := $(SOURCES) $(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/*.c bench/*.c))
 
 lint: lint-lua lint-c lint-tidy lint-sh
 
