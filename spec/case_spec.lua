@@ -1,5 +1,5 @@
 local case = require "fewhead.case"
-local device = require "fewhead.device"
+local helper = require "spec.helper"
 
 local function refused(message, options)
   local ok, err = pcall(function() case(options) end)
@@ -144,7 +144,7 @@ describe("case", function()
 
   describe("problem", function()
     it("is made once for a device, until it is freed", function()
-      local dev = assert(device.open("cpu", { threads = 1 }))
+      local dev = helper.device()
       local c = case { s_q = 4, topk = 16, window = 8 }
       local p = assert(c:problem(dev))
       assert.equal(p, c:problem(dev))
@@ -156,13 +156,13 @@ describe("case", function()
       assert.is_not.equal(p, again)
       again:free()
       assert.is_not.equal(again, c:problem(dev))
-      local other = assert(device.open("cpu", { threads = 1 }))
+      local other = helper.device()
       assert.is_not.equal(c:problem(dev), c:problem(other))
       c:free()
     end)
 
     it("goes with its case when both are dropped", function()
-      local dev = assert(device.open("cpu", { threads = 1 }))
+      local dev = helper.device()
       local tensor = require "fewhead.tensor"
       collectgarbage()
       collectgarbage()

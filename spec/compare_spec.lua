@@ -2,6 +2,7 @@ local case = require "fewhead.case"
 local compare = require "fewhead.compare"
 local device = require "fewhead.device"
 local json = require "fewhead.json"
+local helper = require "spec.helper"
 
 local dev = device.default()
 
@@ -58,11 +59,13 @@ describe("fh.compare", function()
 
   it("measures gather and packed for native and shows the quicker as native", function()
     local c = assert(compare(case(small), { "padded", "native" }, { device = dev, min_samples = 6, noise = "padded" }))
-    assert.same({ "padded", "gather", "packed" }, { c.records[1].path, c.records[2].path, c.records[3].path })
+    local measured = {}
+    for i, record in ipairs(c.records) do measured[i] = record.path end
+    assert.same(helper.paths(dev), measured)
     local best = c:record("native")
     local gather, packed = c:record("gather"), c:record("packed")
-    assert.equal(math.min(gather.time.median_us, packed.time.median_us), best.time.median_us)
-    assert.is_true(packed.time.plan_us > 0)
+    assert.equal(math.min(gather.time.median_us, packed and packed.time.median_us or math.huge), best.time.median_us)
+    assert.is_true(not packed or packed.time.plan_us > 0)
     assert.is_nil(gather.time.plan_us)
     assert.matches(("\nnative(%s) "):format(best.path), tostring(c), 1, true)
     assert.equal("padded", c.noise.arm)

@@ -17,7 +17,12 @@ local function run(dev, cases)
     end,
   }
   assert.equal("", table.concat(faults, "\n"))
-  assert.equal(#cases, totals.cases)
+  local cases_of_device = 0
+  for _, entry in ipairs(cases) do
+    local packed_alone = entry.paths and entry.paths[1] == "packed" -- those need a device that packs
+    if not packed_alone or dev:has_path("packed") then cases_of_device = cases_of_device + 1 end
+  end
+  assert.equal(cases_of_device, totals.cases)
   assert.is_true(grid.ok(totals))
 end
 

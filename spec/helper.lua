@@ -9,6 +9,16 @@ local M = {}
 --- The folder of the checkout, ending with a slash.
 M.root = root
 
+--- A new device for specs that are not about one kind of it: what FEWHEAD_DEVICE names, else a CPU of two threads.
+function M.device()
+  local device = require "fewhead.device"
+  local name = device.default_name()
+  return assert(device.open(name, name == "cpu" and { threads = 2 } or nil))
+end
+
+--- Whether that is a CPU.
+function M.on_cpu() return require("fewhead.device").default_name() == "cpu" end
+
 --- What f() is refused with. f must raise, and the message must start with a file and line inside f itself: the caller is blamed.
 -- Returns the rest of the message.
 function M.refusal(f)
@@ -25,6 +35,33 @@ end
 --- A text as one word of the shell.
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 M.quoted = quoted
+
+--- Those of padded, gather and packed that a device has.
+function M.paths(dev)
+  local list = {}
+  for _, path in ipairs { "padded", "gather", "packed" } do
+    if dev:has_path(path) then list[#list + 1] = path end
+  end
+  return list
+end
+
+local BYTES = { bf16 = 2, f32 = 4, i32 = 4 }
+
+--- The bits of the element that lies i elements from a tensor's first one, in it or around it: 0 .. 65535 for bf16, else an
+-- int32.
+function M.peek(t, i)
+  local ffi = require "ffi"
+  local bytes = BYTES[t.dtype]
+  local cell = ffi.new(bytes == 2 and "uint16_t[1]" or "int32_t[1]")
+  assert(t:read_bytes((t.offset + i) * bytes, bytes, cell))
+  return cell[0]
+end
+
+--- Set one byte of a tensor's buffer, counted from 0.
+function M.poke(t, at, value)
+  local F = require "fewhead.ffi"
+  assert(F.check(F.C.fh_buffer_write(t.storage.buffer[0], at, F.ffi.new("uint8_t[1]", value), 1)))
+end
 
 --- Run a shell command. Returns what it printed, stderr too, without the last line end; and its exit status.
 function M.shell(command)

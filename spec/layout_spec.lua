@@ -1,6 +1,9 @@
+local bit = require "bit"
 local ffi = require "ffi"
-local device = require "fewhead.device"
 local layout = require "fewhead.layout"
+local helper = require "spec.helper"
+
+local peek, poke = helper.peek, helper.poke
 
 local SIZES = { s_q = 6, s_kv = 40, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 64, topk_length = true, attn_sink = true }
 
@@ -21,7 +24,7 @@ local function alignment(t, bytes) return tonumber(ffi.cast("uintptr_t", t:data(
 
 describe("layout", function()
   local dev
-  setup(function() dev = assert(device.open("cpu", { threads = 1 })) end)
+  setup(function() dev = helper.device() end)
   teardown(function() dev:close() end)
 
   describe("inputs", function()
@@ -57,7 +60,7 @@ describe("layout", function()
       assert.is_true(t.q.offset >= 64 * 512) -- decode rows come first
       assert.equal(0, t.q.offset % (64 * 512))
       assert.same({ 512, 1 }, t.kv.stride)
-      for h = 8, 63 do assert.equal(-math.huge, t.attn_sink:pointer()[h]) end
+      for h = 8, 63 do assert.equal(bit.tobit(0xff800000), peek(t.attn_sink, h)) end -- -inf
       t = assert(layout.make("vllm", dev, with { h_q = 65, h_pad = 128 }))
       assert.same({ 128 * 512, 512, 1 }, t.q.stride)
     end)
@@ -101,15 +104,15 @@ describe("layout", function()
           local one = t[key]
           local last = 0
           for i, n in ipairs(one.shape) do last = last + (n - 1) * one.stride[i] end
-          assert.equal(poison, one:pointer()[last + 1], name .. " " .. key)
-          if one.offset > 0 then assert.equal(poison, one:pointer()[-1], name .. " " .. key) end
+          assert.equal(poison, peek(one, last + 1), name .. " " .. key)
+          if one.offset > 0 then assert.equal(poison, peek(one, -1), name .. " " .. key) end
         end
-        if name ~= "vllm" then assert.equal(-1, ffi.cast("int32_t *", t.attn_sink:data())[8]) end
+        if name ~= "vllm" then assert.equal(-1, peek(t.attn_sink, 8)) end
         if name == "vllm" or name == "strided" then -- the head after the last real one
-          assert.equal(0xffff, t.q:pointer()[8 * t.q.stride[2]])
-          assert.equal(0xffff, t.q:pointer()[8 * t.q.stride[2] + 511])
+          assert.equal(0xffff, peek(t.q, 8 * t.q.stride[2]))
+          assert.equal(0xffff, peek(t.q, 8 * t.q.stride[2] + 511))
         end
-        if name == "strided" then assert.equal(0, t.indices:pointer()[64]) end
+        if name == "strided" then assert.equal(0, peek(t.indices, 64)) end
       end
     end)
   end)
@@ -165,7 +168,6 @@ describe("layout", function()
           local o = assert(layout.outputs(name, dev, output_sizes()))
           local view, whole = o[key], o.canaries[key].whole
           local size = key == "out" and 2 or 4
-          local bytes = ffi.cast("uint8_t *", whole:data())
           local real = {}
           for s = 0, 5 do
             for h = 0, 7 do
@@ -181,11 +183,11 @@ describe("layout", function()
           for k = 0, 40 do
             local element = outside[1 + math.floor(k * (#outside - 1) / 40)]
             for byte = 0, size - 1 do
-              bytes[element * size + byte] = 0xfe
+              poke(whole, element * size + byte, 0xfe)
               local ok, err = layout.intact(o)
               assert.is_nil(ok)
               assert.equal(key .. ": written outside its elements, at ", err:match("^.-, at "))
-              bytes[element * size + byte] = 0xff
+              poke(whole, element * size + byte, 0xff)
             end
           end
           assert.is_true(layout.intact(o))
@@ -196,13 +198,12 @@ describe("layout", function()
     it("name the first place by row, head and column", function()
       local o = assert(layout.outputs("vllm", dev, output_sizes()))
       local function touched(key, element, message)
-        local p = o[key]:pointer()
-        local before = ffi.cast("uint8_t *", p + element)[0]
-        ffi.cast("uint8_t *", p + element)[0] = 0
+        local at = (o[key].offset + element) * (key == "out" and 2 or 4)
+        poke(o[key], at, 0)
         local ok, err = layout.intact(o)
         assert.is_nil(ok)
         assert.equal(message, err)
-        ffi.cast("uint8_t *", p + element)[0] = before
+        poke(o[key], at, 0xff)
       end
       touched("out", 8 * 512, "out: written outside its elements, at row 0, head 8, column 0")
       touched("out", 5 * 64 * 512 + 63 * 512 + 511, "out: written outside its elements, at row 5, head 63, column 511")

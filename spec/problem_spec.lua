@@ -5,33 +5,47 @@ local layout = require "fewhead.layout"
 local plan = require "fewhead.plan"
 local tensor = require "fewhead.tensor"
 local F = require "fewhead.ffi"
+local helper = require "spec.helper"
 
--- The call, written down from its definition in double precision: out, lse and max_logits of row s and head h (from 0).
-local function attention(p, s, h)
-  local c, q, kv = p.case, p.q, p.kv
-  local lengths = p.topk_length
-  local logits, keys, largest = {}, {}, -math.huge
-  for j = 1, math.max(0, math.min(lengths and lengths:get(s + 1) or c.topk, c.topk)) do
-    local t = p.indices:get(s + 1, j)
-    if t >= 0 and t < c.s_kv then
-      local dot = 0
-      for d = 1, c.d_qk do dot = dot + q:get(s + 1, h + 1, d) * kv:get(t + 1, d) end
-      keys[#keys + 1], logits[#logits + 1] = t, dot * c.sm_scale
-      largest = math.max(largest, dot * c.sm_scale)
-    end
-  end
-  local sum, out = 0, {}
-  for d = 1, c.d_v do out[d] = 0 end
-  for i, t in ipairs(keys) do
-    local w = math.exp(logits[i] - largest)
-    sum = sum + w
-    for d = 1, c.d_v do out[d] = out[d] + w * kv:get(t + 1, d) end
-  end
-  local bottom = sum
-  if p.attn_sink then bottom = bottom + math.exp(p.attn_sink:get(h + 1) - largest) end
-  for d = 1, c.d_v do out[d] = #keys > 0 and out[d] / bottom or 0 end
-  return out, #keys > 0 and largest + math.log(sum) or math.huge, largest
+-- A tensor's elements as numbers: a function of an index counted from 0 in row-major order.
+local function numbers(t)
+  local host = assert(t:read())
+  if t.dtype == "bf16" then return function(i) return tensor.to_float(host[i]) end end
+  return function(i) return host[i] end
 end
+
+-- The call, written down from its definition in double precision: a function of row s and head h (from 0) that gives out, lse and
+-- max_logits.
+local function attention_of(p)
+  local c, q, kv, indices = p.case, numbers(p.q), numbers(p.kv), numbers(p.indices)
+  local lengths, sink = p.topk_length and numbers(p.topk_length), p.attn_sink and numbers(p.attn_sink)
+  return function(s, h)
+    local logits, keys, largest = {}, {}, -math.huge
+    for j = 1, math.max(0, math.min(lengths and lengths(s) or c.topk, c.topk)) do
+      local t = indices(s * c.topk + j - 1)
+      if t >= 0 and t < c.s_kv then
+        local dot = 0
+        for d = 0, c.d_qk - 1 do dot = dot + q((s * c.h_q + h) * c.d_qk + d) * kv(t * c.d_qk + d) end
+        keys[#keys + 1], logits[#logits + 1] = t, dot * c.sm_scale
+        largest = math.max(largest, dot * c.sm_scale)
+      end
+    end
+    local sum, out = 0, {}
+    for d = 1, c.d_v do out[d] = 0 end
+    for i, t in ipairs(keys) do
+      local w = math.exp(logits[i] - largest)
+      sum = sum + w
+      for d = 1, c.d_v do out[d] = out[d] + w * kv(t * c.d_qk + d - 1) end
+    end
+    local bottom = sum
+    if sink then bottom = bottom + math.exp(sink(h) - largest) end
+    for d = 1, c.d_v do out[d] = #keys > 0 and out[d] / bottom or 0 end
+    return out, #keys > 0 and largest + math.log(sum) or math.huge, largest
+  end
+end
+
+-- How far the reference may be from that: it works in doubles on a CPU, in floats on a GPU.
+local CLOSE = helper.on_cpu() and { out = 2e-6, lse = 1e-5 } or { out = 2e-5, lse = 5e-5 }
 
 local function same_array(a, b, n)
   for i = 0, n - 1 do
@@ -66,7 +80,7 @@ end
 
 describe("problem", function()
   local dev
-  setup(function() dev = assert(device.open("cpu", { threads = 2 })) end)
+  setup(function() dev = helper.device() end)
   teardown(function() dev:close() end)
 
   local function refused(message, f)
@@ -77,7 +91,7 @@ describe("problem", function()
   end
 
   it("holds the same numbers in every layout and on every device handle", function()
-    local other = assert(device.open("cpu", { threads = 1 }))
+    local other = assert(device.open("cpu", { threads = 1 })) -- where dev is a GPU, on another device
     local first = assert(small { lengths = "uniform" }:problem(dev))
     for _, name in ipairs(layout.names) do
       local p = assert(small { lengths = "uniform", layout = name }:problem(other))
@@ -143,16 +157,18 @@ describe("problem", function()
         assert.same({ "reference", 12, p.useful_flops }, { counters.path, counters.rows, counters.useful_flops })
         assert.is_true(counters.bytes > 0)
         assert.is_true(p:intact(o))
+        local attention, written = attention_of(p), numbers(o.out)
         for k = 0, 2 do -- some rows and heads, others in each layout
           local s, h = (5 * k + 3 * i) % 12, (k + i) % p.case.h_q
-          local out, lse, largest = attention(p, s, h)
+          local out, lse, largest = attention(s, h)
           for d = 1, 512 do
-            assert.is_true(math.abs(o.out:get(s + 1, h + 1, d) - out[d]) <= 2e-6 * (1 + math.abs(out[d])))
+            local got = written((s * p.case.h_q + h) * 512 + d - 1)
+            assert.is_true(math.abs(got - out[d]) <= CLOSE.out * (1 + math.abs(out[d])))
           end
           local got = o.lse:get(s + 1, h + 1)
-          assert.is_true(got == lse or math.abs(got - lse) < 1e-5)
+          assert.is_true(got == lse or math.abs(got - lse) < CLOSE.lse)
           got = o.max_logits:get(s + 1, h + 1)
-          assert.is_true(got == largest or math.abs(got - largest) < 1e-5)
+          assert.is_true(got == largest or math.abs(got - largest) < CLOSE.lse)
         end
         o:free()
         p:free()
@@ -164,7 +180,7 @@ describe("problem", function()
     local p = assert(small { layout = "vllm", holes = 0 }:problem(dev))
     local want = assert(p:outputs { float32 = true })
     assert(p:run("reference", want))
-    for _, path in ipairs { "padded", "gather", "packed" } do
+    for _, path in ipairs(helper.paths(dev)) do
       local o = assert(p:outputs())
       local counters = assert(p:run(path, o))
       assert.same({ path, 12, p.useful_flops }, { counters.path, counters.rows, counters.useful_flops })
@@ -186,10 +202,12 @@ describe("problem", function()
     local q = assert(small { holes = 0, prior = 200, h_pad = 128 }:problem(dev))
     local padded = assert(p:run("padded", assert(p:outputs()))).executed_flops
     assert.is_true(padded >= p.useful_flops * 64 / 3)
-    assert.equal(2 * padded, assert(q:run("padded", assert(q:outputs()))).executed_flops)
+    local twice = assert(q:run("padded", assert(q:outputs()))).executed_flops
+    assert.is_true(math.abs(twice - 2 * padded) <= 1) -- both are whole numbers
   end)
 
   it("takes a plan, and a group without one", function()
+    if not dev:has_path("packed") then pending("the device does not pack") end
     local p = assert(small():problem(dev))
     local want = assert(p:outputs())
     assert(p:run("packed", want, { group = 4 }))
@@ -252,14 +270,18 @@ describe("problem", function()
       local held = tensor.live_bytes()
       for _ = 1, 200 do assert(tensor.new(dev, "f32", { 12 * 3 * 512 }, { fill = 7 })) end -- over what was freed too early
       assert.equal(0, F.C.fh_sparse_fwd(dev.handle, call))
-      local lse = call.lse[0]
-      assert.is_true(lse > 0 and lse < 20)
+      assert(dev:synchronize())
+      local buffer, lse = ffi.gc(ffi.new("fh_buffer *[1]"), F.C.fh_buffer_free), ffi.new("float[1]")
+      assert.equal(0, F.C.fh_buffer_wrap(dev.handle, call.lse, 4, buffer))
+      assert.equal(0, F.C.fh_buffer_read(buffer[0], 0, lse, 4))
+      assert.is_true(lse[0] > 0 and lse[0] < 20)
       call = nil -- luacheck: ignore
       for _ = 1, 3 do collectgarbage() end
       assert.is_true(tensor.live_bytes() < held)
     end)
 
     it("keeps the workspace it was given when a larger one is needed later", function()
+      if not dev:has_path("packed") then pending("the device does not pack") end
       local p = assert(small():problem(dev))
       local o = assert(p:outputs())
       local first = assert(p:call("gather", o))
@@ -420,6 +442,7 @@ describe("problem", function()
     end)
 
     it("a plan that was freed", function()
+      if not dev:has_path("packed") then pending("the device does not pack") end
       local p = assert(small():problem(dev))
       local made = assert(plan.build(p))
       made:free()

@@ -187,6 +187,7 @@ describe("timing.problem", function()
   end
 
   it("times the paths of a problem, packed on a plan that is timed apart", function()
+    if not dev:has_path("packed") then pending("the device does not pack") end
     local watch, calls = stopwatch()
     local t = assert(timing.problem(assert(case:problem(dev)), { "padded", "packed" }, { stopwatch = watch, cold = true }))
     -- The build of the plan is the first thing the stopwatch sees: one to warm up and five that count.
@@ -198,6 +199,7 @@ describe("timing.problem", function()
   end)
 
   it("takes a plan that is there and leaves it to its owner", function()
+    if not dev:has_path("packed") then pending("the device does not pack") end
     local problem = assert(case:problem(dev))
     local plan = assert(require("fewhead.plan").build(problem, { group = 2 }))
     assert(timing.problem(problem, { "packed" }, { plan = plan, group = 2, stopwatch = stopwatch() }))

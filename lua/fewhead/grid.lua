@@ -288,13 +288,32 @@ local function paths_of(entry, asked, dev)
   return list
 end
 
--- A GPU's reference is a kernel like others: before anything is compared with it, it answers every so many of our own cases, and
--- what it says is compared with what the CPU's says.
+local COUNTERS = { pass = "passed", fail = "failed", invalid = "invalid" }
+
+-- Totals, and a function that adds a result to them and hands it on.
+local function counting(on_result)
+  local totals = { passed = 0, failed = 0, invalid = 0, sampled = 0, checks = 0, cases = 0 }
+  return totals, function(entry, case, result)
+    totals[COUNTERS[result.status]] = totals[COUNTERS[result.status]] + 1
+    totals.checks = totals.checks + 1
+    if result.sampled then totals.sampled = totals.sampled + 1 end
+    if on_result then on_result(entry, case, result) end
+  end
+end
+
+-- Of every how many of our own cases a GPU's reference answers one.
 local ORACLE_STEP = 16
 
-local function check_oracle(dev, on_result)
+--- A GPU's reference is a kernel like others: is it right? Compares what it says to some of our own cases with what the CPU's
+-- says.
+-- Options: device, on_result; result as run's.
+function M.check_oracle(opts)
+  opts = args.options("grid.check_oracle", opts, { "device", "on_result" })
+  local dev = device.check("grid.check_oracle: device", opts.device or device.default())
+  local totals, on_result = counting(opts.on_result)
   local cpu, cases = assert(device.open("cpu")), M.own()
   for i = 1, #cases, ORACLE_STEP do
+    totals.cases = totals.cases + 1
     local case = cases[i].case
     local there, here, want, err
     here, err = case:problem(cpu)
@@ -308,12 +327,13 @@ local function check_oracle(dev, on_result)
     case:free()
   end
   cpu:close()
+  return totals
 end
 
 --- Check cases. Options: cases (default own() and production()); device (default device.default()); paths, those of padded,
 -- gather, packed, auto to run (default: what each case is for and the device has); full = true: larger samples; on_result =
--- function(entry, case, result), called after each check. On a GPU its reference is first checked against the CPU's. Returns
--- { passed =, failed =, invalid =, sampled =, checks =, cases = }: sampled counts checks that compared a part of the rows.
+-- function(entry, case, result), called after each check. Returns { passed =, failed =, invalid =, sampled =, checks =,
+-- cases = }: sampled counts checks that compared a part of the rows.
 function M.run(opts)
   opts = args.options("grid.run", opts, { "cases", "device", "paths", "full", "on_result" })
   local cases = opts.cases
@@ -322,16 +342,7 @@ function M.run(opts)
     for _, entry in ipairs(M.production()) do cases[#cases + 1] = entry end
   end
   local dev = device.check("grid.run: device", opts.device or device.default())
-  local totals = { passed = 0, failed = 0, invalid = 0, sampled = 0, checks = 0, cases = 0 }
-  local counter = { pass = "passed", fail = "failed", invalid = "invalid" }
-  local function count(...)
-    local result = select(3, ...)
-    totals[counter[result.status]] = totals[counter[result.status]] + 1
-    totals.checks = totals.checks + 1
-    if result.sampled then totals.sampled = totals.sampled + 1 end
-    if opts.on_result then opts.on_result(...) end
-  end
-  if dev.kind ~= "cpu" then check_oracle(dev, count) end
+  local totals, count = counting(opts.on_result)
   for _, entry in ipairs(cases) do
     local paths = paths_of(entry, opts.paths, dev)
     if #paths > 0 then
@@ -436,21 +447,25 @@ function M.main(argv)
     return cases and USAGE or FAILED
   end
   local run = opt.json and require("fewhead.run").header(dev, argv)
+  local function on_result(entry, case, result)
+    local line = opt.json and json.encode(record(entry, case, result, run)) or text_line(entry, case, result)
+    io.stdout:write(line, "\n")
+    io.stdout:flush()
+  end
+  local oracle = dev.kind ~= "cpu" and M.check_oracle { device = dev, on_result = on_result }
   local totals = M.run {
-    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, full = opt.full,
-    on_result = function(entry, case, result)
-      local line = opt.json and json.encode(record(entry, case, result, run)) or text_line(entry, case, result)
-      io.stdout:write(line, "\n")
-      io.stdout:flush()
-    end,
+    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, full = opt.full, on_result = on_result,
   }
   local summary = ("%d passed, %d failed, %d invalid (%d on a sample of rows) of %d checks, %d cases\n"):format(totals.passed,
     totals.failed, totals.invalid, totals.sampled, totals.checks, totals.cases)
   local stream = opt.json and io.stderr or io.stdout
   stream:write(summary)
+  if oracle then
+    stream:write(("the reference on %s against the CPU's: %d of %d passed\n"):format(dev.name, oracle.passed, oracle.checks))
+  end
   stream:flush()
   if totals.checks == 0 then io.stderr:write("fewhead: parity: nothing ran\n") end
-  return M.ok(totals) and 0 or FAILED
+  return M.ok(totals) and (not oracle or M.ok(oracle)) and 0 or FAILED
 end
 
 return M
