@@ -403,8 +403,9 @@ cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream)
     const int by_registers = X::kWarpsByRegisters / kWarps / teams;
     return by_memory < by_registers ? by_memory : by_registers;
   };
-  /* While every item can have a CTA at once, its teams share it: as many as that allows. */
-  p.teams = kMaxTeams;
+  /* While every item can have a CTA at once, its teams share it: as many as that allows. They add up in another order than one team
+   * does, so a row that must not depend on how many rows there are has one. */
+  p.teams = call->row_invariant ? 1 : kMaxTeams;
   while (p.teams > 1 && items > static_cast<int64_t>(ctas(p.teams, 2)) * gpu->multiprocessors) p.teams /= 2;
   /* As many CTAs as two stages allow, then as many stages as fit beside each other. */
   const int resident = p.teams == 1 ? ctas(1, 2) : static_cast<int>((items - 1) / gpu->multiprocessors) + 1;

@@ -565,7 +565,8 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   p.head_blocks = (call->h_q + kHeads - 1) / kHeads;
   p.items = call->s_q * p.head_blocks;
   const int64_t slots = static_cast<int64_t>(multiprocessors) * X::kCtas;
-  p.cluster = cluster_size(p.items, (call->topk + kTile - 1) / kTile, multiprocessors);
+  /* A split adds up in another order, so a row that must not depend on how many rows there are is never split. */
+  p.cluster = call->row_invariant ? 1 : cluster_size(p.items, (call->topk + kTile - 1) / kTile, multiprocessors);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.cluster > 1 ? p.items * p.cluster : p.items < slots ? p.items : slots));
   config.blockDim = dim3(kThreads);
