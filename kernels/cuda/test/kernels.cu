@@ -38,14 +38,20 @@ static fhk_gpu gpu;
 
 struct Family {
   const char *name;
+  int32_t path;
   int (*prepare)();
   uint64_t (*workspace)(const fhk_gpu *, const fh_call *);
-  int (*run)(const fhk_gpu *, const fh_call *, void *);
+  int (*launch)(const fhk_gpu *, const fh_call *, void *);
   int32_t most_heads = 128;
+  int run(const fhk_gpu *on, const fh_call *given, void *stream) const {
+    fh_call call = *given;
+    call.path = path;
+    return launch(on, &call, stream);
+  }
 };
-#define FAMILY(name) {#name, fhk_##name##_prepare, fhk_##name##_workspace, fhk_##name##_run}
-static const Family kReference = FAMILY(portable_reference);
-static const Family kPacked = {"sm90_packed", fhk_sm90_packed_prepare, fhk_sm90_packed_workspace, fhk_sm90_packed_run, 64};
+#define FAMILY(name, path) {#name, path, fhk_##name##_prepare, fhk_##name##_workspace, fhk_##name##_run}
+static const Family kReference = FAMILY(portable_reference, FH_REFERENCE);
+static const Family kPacked = {"sm90_packed", FH_PACKED, fhk_sm90_packed_prepare, fhk_sm90_packed_workspace, fhk_sm90_packed_run, 64};
 /* packed as a device with few multiprocessors would run it: unions whole where they would be split, many tiles a CTA. */
 struct Whole {
   static fhk_gpu few() { return {7, gpu.capability}; }
@@ -58,10 +64,10 @@ struct Whole {
     return fhk_sm90_packed_run(&g, call, stream);
   }
 };
-static const Family kWhole = {"sm90_packed, few", fhk_sm90_packed_prepare, Whole::workspace, Whole::run, 64};
-static const std::vector<Family> kFamilies = {FAMILY(sm90_padded), FAMILY(portable_gather), kPacked
+static const Family kWhole = {"sm90_packed, few", FH_PACKED, fhk_sm90_packed_prepare, Whole::workspace, Whole::run, 64};
+static const std::vector<Family> kFamilies = {FAMILY(sm90_padded, FH_PADDED), FAMILY(portable_gather, FH_GATHER), kPacked
 #ifdef FHK_TEST_SM90_GATHER
-                                                  , FAMILY(sm90_gather)
+                                                  , FAMILY(sm90_gather, FH_GATHER)
 #endif
 };
 
@@ -232,7 +238,6 @@ struct Problem {
     sink.from(sinks);
     memset(&call, 0, sizeof call);
     call.struct_size = sizeof call;
-    call.path = FH_PADDED;
     call.s_q = c.s_q, call.s_kv = c.s_kv, call.h_q = c.h_q, call.h_pad = c.h_pad ? c.h_pad : c.h_q <= 64 ? 64 : 128;
     call.d_qk = c.d, call.d_v = 512, call.topk = c.topk;
     call.group = c.group ? c.group : std::max(1, 64 / c.h_q);

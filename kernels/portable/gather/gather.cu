@@ -33,5 +33,5 @@ uint64_t fhk_portable_gather_workspace(const fhk_gpu *, const fh_call *) { retur
 
 int fhk_portable_gather_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   if (call->s_q == 0) return cudaSuccess;
-  return (call->d_qk == 576 ? launch_for<576> : launch_for<512>)(call->h_q)(gpu, call, static_cast<cudaStream_t>(stream));
+  return (call->d_qk == 576 ? launch_for<576> : launch_for<512>)(heads_of(*call))(gpu, call, static_cast<cudaStream_t>(stream));
 }

@@ -65,6 +65,9 @@ struct Params {
   bool wide_out;       /* out rows start on 16 bytes */
 };
 
+/* Heads that are computed. On devices without a padded kernel of their own this one takes its calls, zero heads and all. */
+inline int32_t heads_of(const fh_call &call) { return call.path == FH_PADDED ? call.h_pad : call.h_q; }
+
 /* 16-byte unit u of row r lies at unit u ^ (r % 8): ldmatrix reads eight rows without bank conflicts. */
 FHK_DEV uint32_t unit_offset(uint32_t row, uint32_t unit) { return (unit ^ (row & 7)) << 4; }
 
@@ -391,7 +394,7 @@ cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream)
   using X = Shape<kD, kWarps, kBlocks>;
   Params p;
   p.call = *call;
-  p.head_groups = (call->h_q + X::kHeads - 1) / X::kHeads;
+  p.head_groups = (heads_of(*call) + X::kHeads - 1) / X::kHeads;
   p.wide_kv = aligned(call->kv, call->kv_stride, 0, 2, 16);
   p.wide_q = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 4);
   p.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
