@@ -394,7 +394,7 @@ static void check_case(const Case &c, const char *only, int64_t reference_rows) 
   std::vector<Family> all = kFamilies;
   if (wanted(kPacked, only)) all.push_back(kWhole);
   for (const Family &f : all) {
-    if ((!wanted(f, only) && f.run != kWhole.run) || c.h_q > f.most_heads) continue;
+    if ((!wanted(f, only) && f.launch != kWhole.launch) || c.h_q > f.most_heads) continue;
     const Ready ready(f, p.call);
     p.out.poison();
     p.lse.poison();
@@ -785,7 +785,7 @@ static void time_sharing(bool quick) {
     return fhk_plan_build(g, call, call->workspace, &plan, stream);
   } };
   Family build = kPacked;
-  build.name = "plan", build.run = BuildOnly::run;
+  build.name = "plan", build.launch = BuildOnly::run;
   printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d", "topk",
          "union", "keys/en", "plan", "packed", "both", "padded", "TF", "x");
   for (const Row &row : rows) {
