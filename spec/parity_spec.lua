@@ -16,6 +16,20 @@ local function fresh(dtype)
   }
 end
 
+describe("parity.tolerance_of", function()
+  local function problem(kind, values) return { device = { kind = kind }, case = { values = values } } end
+
+  it("is FlashMLA's as it stands on a CPU, and on FlashMLA's own values everywhere", function()
+    assert.is_nil(parity.tolerance_of(problem("cpu", "normal")))
+    assert.is_nil(parity.tolerance_of(problem("cpu", "flashmla")))
+    assert.is_nil(parity.tolerance_of(problem("cuda", "flashmla")))
+  end)
+
+  it("takes abs in proportion to the values' deviation where weights are rounded to bf16", function()
+    assert.near(8e-3, parity.tolerance_of(problem("cuda", "normal")).out.abs, 1e-12)
+  end)
+end)
+
 describe("parity.tolerance", function()
   it("is FlashMLA's", function()
     assert.same({ abs = 8e-4, rel = 3.01 / 128, cos = 7e-6 }, parity.tolerance.out)
