@@ -34,8 +34,8 @@ local FLASHMLA_DEVIATION = 0.1
 local DEVIATION = { flashmla = FLASHMLA_DEVIATION, normal = 1 }
 
 --- The tolerance of out that a path on this problem is held to, as M.check's option: nil = M.tolerance's as it stands, on a CPU,
--- whose kernels keep float32 weights, and on FlashMLA's own values. A GPU's kernels round the weights to bf16 before they multiply V,
--- as FlashMLA's do: their error grows with V, so abs is taken in proportion to V's deviation.
+-- whose kernels keep float32 weights, and on FlashMLA's own values. A GPU's kernels round the weights to bf16 before they
+-- multiply V, as FlashMLA's do: their error grows with V, so abs is taken in proportion to V's deviation.
 function M.tolerance_of(problem)
   local deviation = DEVIATION[problem.case.values]
   if problem.device.kind == "cpu" or deviation == FLASHMLA_DEVIATION then return nil end
@@ -399,8 +399,10 @@ local function run_and_compare(problem, path, want, opts)
     return { status = "invalid", compared = 0, reason = ("%s did not run: %s"):format(path, err) }
   end
   local rows = want.rows
-  local result = M.compare(rows_of(outputs, rows), want,
-    { tolerance = opts.tolerance or M.tolerance_of(problem), rows = rows and { first = rows.first - 1, step = rows.step }, zero = all_silent(problem) })
+  local result = M.compare(rows_of(outputs, rows), want, {
+    tolerance = opts.tolerance or M.tolerance_of(problem), zero = all_silent(problem),
+    rows = rows and { first = rows.first - 1, step = rows.step },
+  })
   local intact, touched = problem:intact(outputs)
   local other = path ~= "auto" and work.path ~= path and ("asked for %s, %s ran"):format(path, tostring(work.path))
   local reason = other or not intact and touched or rows and unwritten(outputs)
@@ -412,9 +414,10 @@ end
 
 --- Run `path` on the problem into poisoned outputs and compare. Options: against = "reference" (default) or "padded"; sample =
 -- at most how many rows to compare (nil: all; that all were written is checked anyway); want = what M.expected gave, to use it
--- again; plan, group, row_invariant as problem:call takes them; tolerance as M.compare (default M.tolerance_of). Result: that of M.compare with path,
--- against, sampled = rows compared (nil: all) and work, the counters of the run. It fails also when another path ran than was
--- asked for, or when anything outside the real heads' outputs was written. A call that is refused is "invalid" with the reason.
+-- again; plan, group, row_invariant as problem:call takes them; tolerance as M.compare (default: M.tolerance_of). Result: that of
+-- M.compare with path, against, sampled = rows compared (nil: all) and work, the counters of the run. It fails also when another
+-- path ran than was asked for, or when anything outside the real heads' outputs was written. A call that is refused is "invalid"
+-- with the reason.
 function M.check(problem, path, opts)
   opts = check_problem("parity.check", problem, opts,
     { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance" }, 2)
