@@ -236,7 +236,7 @@ describe("a CUDA device #gpu", function()
       for _, path in ipairs { "reference", unpack(PATHS) } do
         out:fill(0 / 0)
         assert(p:run(path, { out = out }))
-        local r = parity.compare({ out = out }, want)
+        local r = parity.compare({ out = out }, want, { tolerance = parity.tolerance_of(p) })
         assert.equal("pass", r.status, r.reason)
         assert.equal(ROWS * 8 * 512, r.compared)
       end
@@ -260,7 +260,7 @@ describe("a CUDA device #gpu", function()
             local whole = tensor(dev, "bf16", { 9, 8, 512 + pad }):fill_bytes(0xff)
             local out = whole[{ {}, {}, columns }]
             assert(p:run(path, { out = out }))
-            local r = parity.compare({ out = out }, want)
+            local r = parity.compare({ out = out }, want, { tolerance = parity.tolerance_of(p) })
             assert.equal("pass", r.status, ("%s at %d: %s"):format(path, shift, tostring(r.reason)))
             local around = bytes_of(whole[{ {}, {}, { 1, shift } }]) .. bytes_of(whole[{ {}, {}, { 513 + shift, 512 + pad } }])
             assert.equal(("\255"):rep(9 * 8 * pad * 2), around)
@@ -324,11 +324,15 @@ describe("a CUDA device #gpu", function()
       end
     end)
 
-    it("choose few heads for gather and full tiles for padded", function()
-      for heads, path in pairs { [1] = "gather", [8] = "gather", [16] = "gather", [64] = "padded", [128] = "padded" } do
-        for _, s_q in ipairs { 64, 2048 } do
+    it("choose gather for few heads, packed for few heads of many rows, padded for full tiles", function()
+      for heads, paths in pairs {
+        [1] = { "gather", "packed" }, [8] = { "gather", "packed" }, [16] = { "gather", "packed" },
+        [64] = { "padded", "padded" }, [128] = { "padded", "padded" },
+      } do
+        for i, s_q in ipairs { 64, 2048 } do
           local p = problem_of { s_q = s_q, h_q = heads, s_kv = 1000, topk = 640, lengths = "none", layout = "packed" }
-          assert.equal(path, assert(p:run("auto", assert(p:outputs()))).path)
+          local wanted = dev:has_path("packed", heads) and paths[i] or paths[1]
+          assert.equal(wanted, assert(p:run("auto", assert(p:outputs()))).path)
           p:free()
         end
       end
