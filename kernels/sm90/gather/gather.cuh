@@ -4,11 +4,13 @@
  *   S^T[64 tokens x heads] = K Q^T        A = K from shared memory, K-major;     B = Q, K-major
  *   O^T[512 x heads]      += V^T P^T      A = the same bytes read MN-major;      B = P, K-major
  *
- * so 8, 16 or 32 heads fill N and no row is a zero. A CTA is one consumer warpgroup and one producer warpgroup around a ring of 8 KiB
- * chunks (64 tokens x 64 columns); the tile of a step is d / 64 chunks and every chunk is given back as soon as its part of PV is done.
- * Up to 16 heads two CTAs share an SM: one's softmax hides behind the other's tensor work.
- * More than 32 heads are cut into blocks of 32 that walk the list anew. Few queries: the CTAs of a cluster share a query's tiles and
- * combine through distributed shared memory.
+ * so 8, 16 or 32 heads fill N and no row is a zero. 16 and 32 heads go by wgmma; 8 heads by mma.sync m16n8k16 with Q in registers,
+ * each warp 16 tokens of S^T and 128 columns of O^T, which moves less through shared memory than wgmma's operands do.
+ *
+ * A CTA is one consumer warpgroup and one producer warpgroup around a ring of 8 KiB chunks (64 tokens x 64 columns); the tile of a
+ * step is d / 64 chunks and every chunk is given back as soon as its part of PV is done. Up to 16 heads two CTAs share an SM: one's
+ * softmax hides behind the other's tensor work. More than 32 heads are cut into blocks of 32 that walk the list anew. Few queries:
+ * the CTAs of a cluster share a query's tiles and combine through distributed shared memory.
  *
  *   producer (4 warps)                      consumer (4 warps)
  *   wait empty[slot]  <-------------------  arrive after PV of the chunk (after QK for columns past d_v)
@@ -16,8 +18,8 @@
  *   arrive full[slot]  -------------------> QK of the chunk
  *   wait q_free, cp.async Q, arrive q_full  after the last QK of a query: arrive q_free
  *
- * Limits: shared memory moves a tile three times (written once, read twice): 1536 cycles; the L2 gather roof is 596 us for 8192 x 640
- * random rows on an H200. Figures and history in README.md.
+ * Limits: shared memory moves a tile three times (written once, read twice): 1536 cycles; the L2 gather roof is 596 us for
+ * 8192 x 640 random rows on an H200, measured 693 us. Figures and history in README.md.
  */
 #ifndef FEWHEAD_KERNELS_SM90_GATHER_CUH
 #define FEWHEAD_KERNELS_SM90_GATHER_CUH
@@ -324,23 +326,23 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         if (n + 1 < tiles) load_tokens(i, n + 1);
         else load_tokens(i + step, 0);
       } else {
-      const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
+        const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
 #pragma unroll
-      for (int c = 0; c < X::kChunks; c++) {
-        ptx::mbar_wait(bar.full(ring.slot), ring.phase);
-        ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
-        ptx::wgmma_fence();
-        const uint64_t dk = ptx::desc_k_major(smem + ring.slot * kChunkBytes);
+        for (int c = 0; c < X::kChunks; c++) {
+          ptx::mbar_wait(bar.full(ring.slot), ring.phase);
+          ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
+          ptx::wgmma_fence();
+          const uint64_t dk = ptx::desc_k_major(smem + ring.slot * kChunkBytes);
 #pragma unroll
-        for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(st, dk + 2 * k, dq + c * kHeads * 8 + 2 * k, (c | k) != 0);
-        ptx::wgmma_commit();
-        ring.next();
-      }
-      if (n + 1 < tiles) load_tokens(i, n + 1);
-      else load_tokens(i + step, 0);
-      ptx::wgmma_wait<0>();
-      ptx::keep(st);
-      if (n + 1 == tiles) warp_arrive(bar.q_free(), lane);
+          for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(st, dk + 2 * k, dq + c * kHeads * 8 + 2 * k, (c | k) != 0);
+          ptx::wgmma_commit();
+          ring.next();
+        }
+        if (n + 1 < tiles) load_tokens(i, n + 1);
+        else load_tokens(i + step, 0);
+        ptx::wgmma_wait<0>();
+        ptx::keep(st);
+        if (n + 1 == tiles) warp_arrive(bar.q_free(), lane);
       }
       /* ---- softmax over the tile's tokens */
       float x[kPairs];
@@ -419,27 +421,27 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
           if (++slot == X::kSlots) slot = 0;
         }
       } else {
-      const uint64_t dp = ptx::desc_k_major(smem + X::kWeights);
+        const uint64_t dp = ptx::desc_k_major(smem + X::kWeights);
 #pragma unroll
-      for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
-      ptx::wgmma_fence();
-      uint32_t slot = tile_slot;
+        for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+        ptx::wgmma_fence();
+        uint32_t slot = tile_slot;
 #pragma unroll
-      for (int c = 0; c < kValueChunks; c++) {
-        const uint64_t dv = ptx::desc_mn_major(smem + slot * kChunkBytes, kChunkBytes);
+        for (int c = 0; c < kValueChunks; c++) {
+          const uint64_t dv = ptx::desc_mn_major(smem + slot * kChunkBytes, kChunkBytes);
 #pragma unroll
-        for (int k = 0; k < 4; k++) ptx::wgmma_ss<1, 0>(o[c], dv + 128 * k, dp + 2 * k, (n > 0) | (k > 0));
-        ptx::wgmma_commit();
-        if (++slot == X::kSlots) slot = 0;
-      }
-      slot = tile_slot;
-      static_for<kValueChunks>([&](auto c) {
-        ptx::wgmma_wait<kValueChunks - 1 - decltype(c)::value>();
-        warp_arrive(bar.empty(slot), lane);
-        if (++slot == X::kSlots) slot = 0;
-      });
+          for (int k = 0; k < 4; k++) ptx::wgmma_ss<1, 0>(o[c], dv + 128 * k, dp + 2 * k, (n > 0) | (k > 0));
+          ptx::wgmma_commit();
+          if (++slot == X::kSlots) slot = 0;
+        }
+        slot = tile_slot;
+        static_for<kValueChunks>([&](auto c) {
+          ptx::wgmma_wait<kValueChunks - 1 - decltype(c)::value>();
+          warp_arrive(bar.empty(slot), lane);
+          if (++slot == X::kSlots) slot = 0;
+        });
 #pragma unroll
-      for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+        for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
       }
     }
     if (tiles == 0) load_tokens(i + step, 0);
