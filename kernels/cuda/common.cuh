@@ -32,6 +32,19 @@ FHK_DEV void static_for(F &&f) {
   }
 }
 
+/* One arrival for a warp. An arrival releases only its own thread's accesses, hence the __syncwarp. compute-sanitizer's racecheck
+ * does not follow that chain; for it, FHK_RACECHECK builds the same protocol with every lane speaking for itself. */
+#ifdef FHK_RACECHECK
+constexpr uint32_t kWarpArrivals = 32;
+FHK_DEV void warp_arrive(uint32_t bar, int) { ptx::mbar_arrive(bar); }
+#else
+constexpr uint32_t kWarpArrivals = 1;
+FHK_DEV void warp_arrive(uint32_t bar, int lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbar_arrive(bar);
+}
+#endif
+
 /* Valid entries end here: topk_length clamped to 0 .. topk. */
 FHK_DEV uint32_t list_length(const fh_call &call, int64_t s) {
   const int topk = static_cast<int>(call.topk);

@@ -88,19 +88,6 @@ struct Shape {
   static_assert(kBytes <= 227 * 1024, "more shared memory than a CTA can have");
 };
 
-/* One arrival for a warp. An arrival releases only its own thread's accesses, hence the __syncwarp. compute-sanitizer's racecheck
- * does not follow that chain; for it, FHK_RACECHECK builds the same protocol with every lane speaking for itself. */
-#ifdef FHK_RACECHECK
-constexpr uint32_t kWarpArrivals = 32;
-FHK_DEV void warp_arrive(uint32_t bar, int) { ptx::mbar_arrive(bar); }
-#else
-constexpr uint32_t kWarpArrivals = 1;
-FHK_DEV void warp_arrive(uint32_t bar, int lane) {
-  __syncwarp();
-  if (lane == 0) ptx::mbar_arrive(bar);
-}
-#endif
-
 template <int kD>
 struct Barriers {
   using X = Shape<kD>;
