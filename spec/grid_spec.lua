@@ -17,15 +17,7 @@ local function parity(words, both)
   return out, tonumber(status)
 end
 
-local function with_file(text, use)
-  local path = os.tmpname()
-  local file = assert(io.open(path, "w"))
-  file:write(text)
-  file:close()
-  local ok, err = pcall(use, path)
-  os.remove(path)
-  assert(ok, err)
-end
+local with_file = helper.with_file
 
 -- How often each value of a field of the cases occurs.
 local function census(cases, key)

@@ -82,6 +82,30 @@ function M.luajit(code, options)
     quoted(code)))
 end
 
+--- All bytes of a file.
+function M.read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+--- Make a file of these bytes, in place of one that is there.
+function M.write(path, text)
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+end
+
+--- Call use(path) with a file of this text, which is gone afterwards, also when use raises.
+function M.with_file(text, use)
+  local path = os.tmpname()
+  M.write(path, text)
+  local ok, err = pcall(use, path)
+  os.remove(path)
+  assert(ok, err)
+end
+
 --- A new empty folder, its path ending with a slash; the caller removes it with shell("rm -rf ..").
 function M.folder()
   return M.shell("mktemp -d") .. "/"

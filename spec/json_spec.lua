@@ -1,3 +1,4 @@
+local helper = require "spec.helper"
 local ffi = require "ffi"
 local json = require "fewhead.json"
 
@@ -14,16 +15,7 @@ local function refusal(value, f)
   return message
 end
 
--- A file of this text that is gone when the test ends.
-local function with_file(text, use)
-  local path = os.tmpname()
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
-  local ok, err = pcall(use, path)
-  os.remove(path)
-  assert(ok, err)
-end
+local with_file = helper.with_file
 
 describe("json.encode", function()
   it("writes one line with sorted keys", function()

@@ -3,12 +3,7 @@ local report = require "fewhead.report"
 
 local folder
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local read = helper.read
 
 -- Names in the folder, so that a temporary file left behind shows.
 local function listing()

@@ -7,18 +7,7 @@ local folder
 before_each(function() folder = helper.folder() end)
 after_each(function() helper.shell("rm -rf " .. folder) end)
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
-local function write(path, text)
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
-end
+local read, write = helper.read, helper.write
 
 -- A sweep of cases that take no time: 4 rows of 16 keys unless `changes` say otherwise.
 local function small(changes)
