@@ -8,7 +8,7 @@ WARN    := -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-con
 CFLAGS  ?=
 CPPFLAGS_ALL := -D_GNU_SOURCE -Ilib -Ilib/include -Ikernels -I$(BUILD)/gen $(CPPFLAGS)
 CFLAGS_ALL   := $(WARN) $(OPT) -g -fPIC -fvisibility=hidden -pthread -ffp-contract=off $(CFLAGS)
-LDLIBS_ALL    = $(CUDA_LIBRARIES) -lm -pthread
+LDLIBS_ALL    = $(CUDA_LIBRARIES) -lm -ldl -pthread
 
 # V=1 shows whole commands; without it one short line a file.
 Q       := $(if $(V),,@)
@@ -210,7 +210,7 @@ version = $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = subst
 
 install: install-lua
 	install -d "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(DATADIR)/fewhead/experiments"
-	install -m 644 lib/include/fewhead.h "$(DESTDIR)$(INCLUDEDIR)/"
+	install -m 644 lib/include/*.h "$(DESTDIR)$(INCLUDEDIR)/"
 	ln -sf libfewhead.so "$(DESTDIR)$(LIBDIR)/$(SONAME)"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(version)|' \
 	  fewhead.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
@@ -224,7 +224,7 @@ install-lua: lib
 	install -m 755 fewhead "$(DESTDIR)$(BINDIR)/"
 
 uninstall:
-	rm -f "$(DESTDIR)$(BINDIR)/fewhead" "$(DESTDIR)$(INCLUDEDIR)/fewhead.h"
+	rm -f "$(DESTDIR)$(BINDIR)/fewhead" "$(DESTDIR)$(INCLUDEDIR)/fewhead.h" "$(DESTDIR)$(INCLUDEDIR)/fewhead_provider.h"
 	rm -f "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libfewhead.so" "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	rm -rf "$(DESTDIR)$(LUADIR)/fewhead" "$(DESTDIR)$(DATADIR)/fewhead"
 

@@ -307,8 +307,7 @@ fh_status fh_workspace_bytes(fh_device *device, const fh_call *given, uint64_t *
   return FH_OK;
 }
 
-static fh_status check_workspace(const fh_device *device, const fh_call *call, arrays *all) {
-  const uint64_t wanted = workspace_bytes(device, call);
+static fh_status check_workspace(const fh_call *call, uint64_t wanted, arrays *all) {
   if (!wanted) return FH_OK;
   if (!call->workspace) return fh_fail(FH_ERR_WORKSPACE, "workspace: got NULL, wanted %" PRIu64 " bytes", wanted);
   if (call->workspace_bytes < wanted)
@@ -319,6 +318,13 @@ static fh_status check_workspace(const fh_device *device, const fh_call *call, a
   add(all, 1, row("workspace", call->workspace, 1, (int64_t)wanted));
   const fh_status status = fh_check_array(&all->at[all->count - 1].array);
   return status ? status : check_overlap(all, all->count - 1);
+}
+
+fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t wanted, fh_checked *checked) {
+  uint64_t counters_bytes = 0;
+  arrays all = {0};
+  const fh_status status = check(device, given, checked, &counters_bytes, &all);
+  return status || checked->call.s_q == 0 ? status : check_workspace(&checked->call, wanted, &all);
 }
 
 /* ---- The run -------------------------------------------------------------------------------------------------------------- */
@@ -379,7 +385,7 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   arrays all = {0};
   fh_status status = check(device, given, &checked, &counters_bytes, &all);
   if (status || call->s_q == 0) return status;
-  if ((status = check_workspace(device, call, &all))) return status;
+  if ((status = check_workspace(call, workspace_bytes(device, call), &all))) return status;
   if (call->path == FH_AUTO) {
     ran.calls[FH_AUTO] = 1;
     if ((status = choose(device, &checked))) return status;

@@ -222,6 +222,10 @@ static fh_status synchronize(fh_device *device) {
   return status ? status : fh_cuda_leave(fh_cuda_status(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
 }
 
+static void *stream_of(const fh_device *device, void *stream) {
+  return fh_cuda_stream(device, stream);
+}
+
 const fh_back_end fh_cuda_back_end = {
     .called = "CUDA",
     .kind = FH_DEVICE_CUDA,
@@ -242,6 +246,9 @@ const fh_back_end fh_cuda_back_end = {
     .view_write = fh_cuda_view_write,
     .view_read = fh_cuda_view_read,
     .view_copy = fh_cuda_view_copy,
+    .enter = fh_cuda_enter,
+    .leave = fh_cuda_leave,
+    .stream_of = stream_of,
     .stream_create = fh_cuda_stream_create,
     .stream_destroy = fh_cuda_stream_destroy,
     .graph_begin = fh_cuda_graph_begin,

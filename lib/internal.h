@@ -127,6 +127,9 @@ typedef struct fh_checked {
 /* Checks the device and all of the call that is not memory: struct, enums, sizes, scale. */
 fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_checked *checked);
 
+/* Everything that fh_sparse_fwd would refuse were `wanted` the bytes of workspace that the call needs. */
+fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t wanted, fh_checked *checked);
+
 /* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
 fh_status fh_check_plannable(const fh_call *call);
 
@@ -172,6 +175,12 @@ struct fh_back_end {
   fh_status (*view_write)(const fh_view *view, const void *src);
   fh_status (*view_read)(const fh_view *view, void *dst);
   fh_status (*view_copy)(const fh_view *dst, const fh_view *src); /* of the same device, apart */
+
+  /* What runs code of others on the device stands between enter and leave, which gives back `status` or its own failure; NULL where
+   * there is nothing to do. stream_of: the stream that NULL stands for. */
+  fh_status (*enter)(const fh_device *device);
+  fh_status (*leave)(fh_status status);
+  void *(*stream_of)(const fh_device *device, void *stream);
 
   /* NULL where has_streams is 0. */
   fh_status (*stream_create)(fh_device *device, void **stream);

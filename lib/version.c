@@ -40,6 +40,7 @@ uint64_t fh_struct_bytes(const char *name) {
       {"fh_path_cost", sizeof(fh_path_cost)},
       {"fh_policy", sizeof(fh_policy)},
       {"fh_gate", sizeof(fh_gate)},
+      {"fh_provider_info", sizeof(fh_provider_info)},
   };
   for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
     if (strcmp(name, known[i].name) == 0) return known[i].bytes;

@@ -25,8 +25,8 @@
  *  - Structs passed by pointer start with their own size, `struct_size`, set by the caller (sizeof) or by the matching _init
  *    function. An older, smaller struct is accepted: fields it lacks take their defaults. A larger one is refused.
  *  - Pointers are borrowed for the length of the call unless the declaration says owned. Objects (fh_device, fh_buffer, fh_view,
- *    fh_timer, fh_graph) are counted: a buffer keeps its device alive, a view its buffer. Freeing takes the address of the handle
- *    and sets it to NULL, so freeing twice, and freeing NULL, do nothing.
+ *    fh_timer, fh_graph, fh_provider, fh_provider_job) are counted: a buffer keeps its device alive, a view its buffer. Freeing
+ *    takes the address of the handle and sets it to NULL, so freeing twice, and freeing NULL, do nothing.
  *  - Strides and offsets are int64_t, in elements of the array they belong to. Sizes in bytes say so.
  *  - Functions may be called from any thread. Two calls may run at once when what they write is separate; on one CPU device they
  *    share its threads and take turns.
@@ -445,6 +445,57 @@ fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t
  * heads on a plan that is there; FH_AUTO takes those of the call's own heads where it brings no policy, the building of a plan
  * that it does not bring included, and every list to be full. */
 fh_status fh_policy_default(const fh_device *device, fh_policy *policy);
+
+/* ---- Providers: kernels of others ------------------------------------------------------------------------------------------- */
+
+/* A plug-in that is loaded: a shared library made as fewhead_provider.h says. One thread at a time uses it and its jobs. */
+typedef struct fh_provider fh_provider;
+
+/* A call that a provider has prepared for, to be run many times. */
+typedef struct fh_provider_job fh_provider_job;
+
+typedef struct fh_provider_info {
+  uint64_t struct_size;
+  uint32_t devices;      /* bit 1 << fh_device_kind: the kinds it runs on */
+  int32_t abi;           /* FH_PROVIDER_ABI */
+  char name[32];         /* what it calls itself: "flashmla" */
+  char version[128];     /* of the plug-in */
+  char description[512]; /* what it found when it was loaded, one line; "" when there is nothing to say */
+} fh_provider_info;
+
+/* Load the file at `path` (without a slash: in the current folder) and open it with `options` (NULL: none), which it alone
+ * understands. FH_ERR_ARGUMENT for a file that does not load, with the loader's own words, or is no plug-in; FH_ERR_VERSION for one
+ * made for another ABI or with other structs; what its open fails with. The file stays loaded until the process ends: what it
+ * started may outlive it. Loading it again opens it again. */
+fh_status fh_provider_load(const char *path, const char *options, fh_provider **provider);
+
+/* Give the handle back and set it to NULL. The plug-in closes when its last job has gone too. */
+void fh_provider_free(fh_provider **provider);
+
+/* Fill *info; info->struct_size must be set. */
+fh_status fh_provider_get_info(const fh_provider *provider, fh_provider_info *info);
+
+/* Bytes of workspace that the provider needs for the call, as fh_workspace_bytes for a path; arrays that a call may lack count as
+ * wanted where their pointer is not NULL. FH_ERR_UNSUPPORTED and its reason when it does not run such a call. path, group, plan,
+ * policy and counters of a call are not for it and are not looked at. */
+fh_status fh_provider_workspace_bytes(fh_provider *provider, fh_device *device, const fh_call *call, uint64_t *bytes);
+
+/* Check the call as fh_sparse_fwd does, have the provider do what it does once for it, and make a job, owned by the caller. The
+ * arrays of the call, workspace included, stay as they are until the job is freed. It keeps provider and device alive. */
+fh_status fh_provider_prepare(fh_provider *provider, fh_device *device, const fh_call *call, fh_provider_job **job);
+
+/* Run the call, on CUDA in the order of its stream. */
+fh_status fh_provider_run(fh_provider_job *job);
+
+/* Bring the results of the last run into the call's outputs, in the order of its stream; a provider may have them elsewhere
+ * until then. */
+fh_status fh_provider_collect(fh_provider_job *job);
+
+/* FLOPs that a run multiplies, as fh_counters has them; 0 where the provider does not say. */
+uint64_t fh_provider_executed_flops(fh_provider_job *job);
+
+/* Wait for the device, give back what was made for the call and set the handle to NULL. */
+void fh_provider_job_free(fh_provider_job **job);
 
 /* ---- Gate: the published rule that engines use today ------------------------------------------------------------------------ */
 
