@@ -3,6 +3,7 @@ local case = require "fewhead.case"
 local device = require "fewhead.device"
 local layout = require "fewhead.layout"
 local plan = require "fewhead.plan"
+local problem = require "fewhead.problem"
 local tensor = require "fewhead.tensor"
 local F = require "fewhead.ffi"
 local helper = require "spec.helper"
@@ -367,6 +368,52 @@ describe("problem", function()
       refused("problem:rows: first: got 0, wanted a whole number in 1 .. 12", function() p:rows(0) end)
       refused("problem:rows: first: got 13, wanted a whole number in 1 .. 12", function() p:rows(13) end)
       refused("problem:rows: step: got 0, wanted a whole number >= 1", function() p:rows(1, 0) end)
+    end)
+  end)
+
+  describe("on memory that is there", function()
+    -- The lists of one problem, q and kv of another: a layer that shares its lists.
+    local function layer_of(lists, values, workspace)
+      local inputs = {}
+      for key, from in pairs { q = values, kv = values, indices = lists, topk_length = lists, attn_sink = values } do
+        inputs[key] = from[key]:slice(1, 1, from[key].shape[1])
+      end
+      return problem.wrap(lists.case, dev, inputs, lists.keys, workspace)
+    end
+
+    it("computes what its tensors say, in every layout", function()
+      for _, name in ipairs(layout.names) do
+        local lists, values = small { layout = name }, small { layout = name, seed = 5 }
+        lists, values = assert(lists:problem(dev)), assert(values:problem(dev))
+        local p = layer_of(lists, values)
+        assert.same({ lists.valid_keys, lists.useful_flops }, { p.valid_keys, p.useful_flops })
+        local wanted, o = attention_of(p), assert(p:outputs { float32 = true })
+        assert(p:run("reference", o))
+        for s = 0, p.s_q - 1 do
+          local out, lse = wanted(s, 2)
+          assert.is_true(math.abs(o.lse:get(s + 1, 3) - lse) < CLOSE.lse)
+          for d = 1, 512, 73 do assert.is_true(math.abs(o.out:get(s + 1, 3, d) - out[d]) < CLOSE.out) end
+        end
+        assert(p:intact(o))
+      end
+    end)
+
+    it("leaves what it shares to its owner", function()
+      local lists, values = assert(small():problem(dev)), assert(small { seed = 5 }:problem(dev))
+      local before, o = assert(lists:outputs()), assert(lists:outputs())
+      assert(lists:run("gather", before))
+      local p = layer_of(lists, values)
+      p:free()
+      assert(lists:run("gather", o))
+      assert.is_true(same_elements(before.out, o.out))
+    end)
+
+    it("uses another problem's workspace as far as it goes", function()
+      local lists, values = assert(small():problem(dev)), assert(small { seed = 5 }:problem(dev))
+      assert(lists:call("auto", assert(lists:outputs())))
+      local p = layer_of(lists, values, lists)
+      local call = assert(p:call("auto", assert(p:outputs())))
+      assert.is_true(call.workspace_bytes == 0 or call.workspace == lists.workspace:data())
     end)
   end)
 

@@ -376,6 +376,18 @@ local function all_silent(problem)
   return true
 end
 
+--- What a path wrote into a problem's outputs against the oracle's answer of M.expected: a result of M.compare, for the rows that
+-- the oracle answered. tolerance: in place of M.tolerance_of's.
+function M.judge(problem, outputs, want, tolerance)
+  local rows = want.rows
+  local result = M.compare(rows_of(outputs, rows), want, {
+    tolerance = tolerance or M.tolerance_of(problem), zero = all_silent(problem),
+    rows = rows and { first = rows.first - 1, step = rows.step },
+  })
+  result.sampled, result.against = rows and rows.count, want.against
+  return result
+end
+
 -- Where outputs that were compared in part only still hold the poison: the reason, or nil.
 local function unwritten(outputs)
   for _, name in ipairs(FIELDS) do
@@ -398,17 +410,13 @@ local function run_and_compare(problem, path, want, opts)
     outputs:free()
     return { status = "invalid", compared = 0, reason = ("%s did not run: %s"):format(path, err) }
   end
-  local rows = want.rows
-  local result = M.compare(rows_of(outputs, rows), want, {
-    tolerance = opts.tolerance or M.tolerance_of(problem), zero = all_silent(problem),
-    rows = rows and { first = rows.first - 1, step = rows.step },
-  })
+  local result = M.judge(problem, outputs, want, opts.tolerance)
   local intact, touched = problem:intact(outputs)
   local other = path ~= "auto" and work.path ~= path and ("asked for %s, %s ran"):format(path, tostring(work.path))
-  local reason = other or not intact and touched or rows and unwritten(outputs)
+  local reason = other or not intact and touched or want.rows and unwritten(outputs)
   if reason and result.status == "pass" then result.status, result.reason = "fail", reason end
   outputs:free()
-  result.sampled, result.work = rows and rows.count, work
+  result.work = work
   return result
 end
 

@@ -30,25 +30,24 @@ function M.build(problem, options)
   end
   local o = args.options("plan.build", options, { "group" })
   if o.group ~= nil then args.integer("plan.build: group", o.group, 0, 64) end
-  local call, handle = problem:bare_call("packed", nil, { group = o.group }), problem.device.handle
+  local call = problem:bare_call("packed", nil, { group = o.group })
   local bytes = ffi.new("uint64_t[1]")
-  local ok, err = F.check(C.fh_plan_bytes(handle, call, bytes))
+  local ok, err = F.check(C.fh_plan_bytes(problem.device.handle, call, bytes))
   if not ok then return nil, err end
   local memory
   memory, err = tensor.new(problem.device, "i32", { math.ceil(tonumber(bytes[0]) / WORD) })
   if not memory then return nil, "plan: " .. err end
   local struct = ffi.new("fh_plan")
   struct.struct_size = ffi.sizeof(struct)
-  ok, err = F.check(C.fh_plan_build(handle, call, memory:data(), bytes[0], struct))
-  if ok then ok, err = problem.device:synchronize() end
+  local self = setmetatable({ struct = struct, memory = memory, bytes = bytes[0], group = o.group }, Plan)
+  ok, err = self:rebuilder(problem)
   if not ok then
     memory:free()
     return nil, err
   end
-  return setmetatable({
-    struct = struct, memory = memory, s_q = tonumber(struct.s_q), groups = tonumber(struct.groups), group = struct.group,
-    capacity = tonumber(struct.capacity),
-  }, Plan)
+  self.s_q, self.groups, self.group = tonumber(struct.s_q), tonumber(struct.groups), struct.group
+  self.capacity = tonumber(struct.capacity)
+  return self
 end
 
 local function check(self, name)
@@ -56,6 +55,19 @@ local function check(self, name)
     error(("plan:%s: got %s, wanted a plan: a method is called with a colon"):format(name, args.show(self)), 3)
   end
   if self.freed then error(("plan:%s: used after free()"):format(name), 3) end
+end
+
+--- A function that builds the plan again in its memory from what the lists of `problem` hold then, and returns an fh_status:
+-- lists change in place from chunk to chunk. On a GPU it works in the order of the device's stream and may be recorded in a
+-- graph. The problem is the plan's own, or one of the same sizes. nil and the library's message when it refuses.
+function Plan:rebuilder(problem)
+  check(self, "rebuilder")
+  local call, handle = problem:bare_call("packed", nil, { group = self.group }), problem.device.handle
+  local function build() return C.fh_plan_build(handle, call, self.memory:data(), self.bytes, self.struct) end
+  local ok, err = F.check(build())
+  if ok then ok, err = problem.device:synchronize() end
+  if not ok then return nil, err end
+  return build
 end
 
 -- `count` words of one of the plan's arrays from word `first` of it on, on the host.

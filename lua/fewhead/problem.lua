@@ -11,6 +11,7 @@
 -- twice; what is dropped the collector finds. Calls and runners keep alive what they point to.
 local ffi = require "ffi"
 local args = require "fewhead.args"
+local graph = require "fewhead.graph"
 local layout = require "fewhead.layout"
 local pattern = require "fewhead.pattern"
 local tensor = require "fewhead.tensor"
@@ -116,6 +117,16 @@ function M.build(case, geometry, dev)
     self:free()
     return nil, err
   end
+  return self
+end
+
+--- A problem on memory that is there: a layer's q and kv beside lists that other layers share. inputs = { q =, kv =, indices =,
+-- topk_length =, attn_sink = }, tensors of the case's sizes (the last two nil where the call has none), which the problem takes
+-- over: pass slices of what is to stay. keys = int32_t[s_q], the valid keys of each row, as pattern.draw gives them. workspace: a
+-- problem whose workspace this one uses too, because their calls run in turn.
+function M.wrap(case, dev, inputs, keys, workspace)
+  local self = new(case, dev, inputs, keys, case.s_q, case.layout)
+  if workspace then self.workspace, self.workspace_bytes = workspace.workspace, workspace.workspace_bytes end
   return self
 end
 
@@ -299,36 +310,25 @@ function Problem:runner(path, outputs, options)
   return function() return C.fh_sparse_fwd(handle, call) end
 end
 
-local Graph = { __name = "graph" }
-Graph.__index = Graph
-
---- Record `count` calls, one after the other, to be run by one launch: on a GPU, the time of many calls without the host's share.
--- Options as problem:call's. Returns a graph with launch(), which returns an fh_status at once, and free() | nil, the library's
--- message; a CPU records nothing.
+--- Record `count` calls, one after the other, to be run by one launch (fewhead.graph): on a GPU, the time of many calls without
+-- the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing.
 function Problem:graph(path, outputs, count, options)
   check(self, "graph")
   args.integer("problem:graph: count", count, 1)
   local call, err = ready(self, "problem:graph", path, outputs, options, 2)
   if not call then return nil, err end
-  local handle, box = self.device.handle, ffi.gc(ffi.new("fh_graph *[1]"), C.fh_graph_free)
-  local ok
-  ok, err = F.check(C.fh_graph_begin(handle, nil))
-  if not ok then return nil, err end
-  for _ = 1, count do
-    ok, err = F.check(C.fh_sparse_fwd(handle, call))
-    if not ok then break end
-  end
-  local ended, end_err = F.check(C.fh_graph_end(handle, nil, box)) -- whatever happened: the stream must not stay recording
-  if not ok or not ended then return nil, err or end_err end
-  local graph = setmetatable({ box = box }, Graph)
-  anchors[graph] = call
-  return graph
+  local handle, made = self.device.handle
+  made, err = graph.record(self.device, function()
+    local ok, why
+    for _ = 1, count do
+      ok, why = F.check(C.fh_sparse_fwd(handle, call))
+      if not ok then break end
+    end
+    return ok, why
+  end)
+  if made then anchors[made] = call end
+  return made, err
 end
-
-function Graph:launch() return C.fh_graph_launch(self.box[0], nil) end
-
---- Give the graph back; twice does nothing.
-function Graph:free() C.fh_graph_free(self.box) end
 
 -- ---- Samples ----------------------------------------------------------------------------------------------------------------
 

@@ -214,8 +214,10 @@ function M.measure(arms, opts)
   return measure(slots, set)
 end
 
--- A stopwatch by the device's own timer: microseconds of one of the `calls` that a run is made of, and what the run returned.
-local function device_stopwatch(dev, calls)
+--- A stopwatch by the device's own timer, for measure: a function(run) that returns microseconds of one of the `calls` (1) that
+-- the run is made of, and what the run returned | nil, message.
+function M.stopwatch(dev, calls)
+  calls = calls or 1
   local F = require "fewhead.ffi"
   local timer = F.ffi.gc(F.ffi.new("fh_timer *[1]"), F.C.fh_timer_free)
   local us = F.ffi.new("double[1]")
@@ -230,27 +232,19 @@ local function device_stopwatch(dev, calls)
   end
 end
 
--- Median microseconds of building the packed path's plan into memory that is there already.
-local function plan_us(problem, outputs, opts, watch)
-  local F = require "fewhead.ffi"
-  local call = problem:bare_call("packed", outputs, opts)
-  local bytes, plan = F.ffi.new("uint64_t[1]"), F.ffi.new("fh_plan", { struct_size = F.ffi.sizeof("fh_plan") })
-  local ok, err = F.check(F.C.fh_plan_bytes(problem.device.handle, call, bytes))
-  if not ok then return nil, err end
-  local memory
-  memory, err = require("fewhead.tensor").new(problem.device, "i32", { math.max(1, math.ceil(tonumber(bytes[0]) / 4)) })
-  if not memory then return nil, err end
-  local function build() return F.C.fh_plan_build(problem.device.handle, call, memory:data(), bytes[0], plan) end
+-- Median microseconds of building a problem's plan again.
+local function plan_us(plan, problem, watch)
+  local build, err = plan:rebuilder(problem)
+  if not build then return nil, err end
   local samples, queued = {}, problem.device.kind == "cuda" and QUEUED_BUILDS or 0
   for i = 0, PLAN_BUILDS do
     for _ = 1, queued do build() end
     local us, status = watch(build)
-    ok, err = F.check(status)
-    if not ok then break end
+    local ok
+    ok, err = require("fewhead.ffi").check(status)
+    if not ok then return nil, err end
     if i > 0 then samples[i] = us end -- the first build warms up
   end
-  memory:free()
-  if not ok then return nil, err end
   return stats.median(samples)
 end
 
@@ -270,14 +264,14 @@ local function arms_of(problem, paths, call_opts, plan_watch, made)
   for i, path in ipairs(paths) do
     local with = { group = call_opts.group, row_invariant = call_opts.row_invariant }
     if path == "packed" then
-      build_us, err = plan_us(problem, outputs, with, plan_watch)
-      if not build_us then return nil, "packed: plan: " .. err end
       with.plan = call_opts.plan
       if not with.plan then
         with.plan, err = require("fewhead.plan").build(problem, { group = call_opts.group })
         if not with.plan then return nil, "packed: plan: " .. err end
         made[#made + 1] = with.plan
       end
+      build_us, err = plan_us(with.plan, problem, plan_watch)
+      if not build_us then return nil, "packed: plan: " .. err end
     end
     local run, graph
     if call_opts.graph then
@@ -310,9 +304,9 @@ function M.problem(problem, paths, opts)
   if problem.device.kind == "cuda" and not call_opts.graph then set.queue_us = QUEUE_US end
   local plan_watch, err = set.stopwatch
   if not set.stopwatch then
-    set.stopwatch, err = device_stopwatch(problem.device, call_opts.graph or 1)
+    set.stopwatch, err = M.stopwatch(problem.device, call_opts.graph)
     if not set.stopwatch then return nil, "timing: " .. err end
-    plan_watch, err = device_stopwatch(problem.device, 1) -- a plan is built once, whatever a launch holds
+    plan_watch, err = M.stopwatch(problem.device) -- a plan is built once, whatever a launch holds
     if not plan_watch then return nil, "timing: " .. err end
   end
 
