@@ -67,21 +67,29 @@ inline bool aligned(const void *p, int64_t stride0, int64_t stride1, int64_t siz
   return reinterpret_cast<uintptr_t>(p) % bytes == 0 && stride0 * size % bytes == 0 && stride1 * size % bytes == 0;
 }
 
-/* Launch a kernel that calls ptx::wait_for_grid_before: on Hopper it is set up while the grid in front of it ends. */
+/* Launch a kernel. early: it keeps the order among grids itself (ptx::wait_for_grid_before), so that it may start before the grid
+ * in front of it has ended; Hopper can. */
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_behind(int32_t capability, void (*kernel)(Parameters...), int64_t ctas, int threads, uint32_t shared,
-                          cudaStream_t stream, Arguments... arguments) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+cudaError_t launch_grid(bool early, void (*kernel)(Parameters...), int64_t ctas, int threads, uint32_t shared, cudaStream_t stream,
+                        Arguments... arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(ctas);
   config.blockDim = threads;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = capability >= 90 ? 1 : 0;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+/* The same on any device: early where it can be. */
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_behind(int32_t capability, void (*kernel)(Parameters...), int64_t ctas, int threads, uint32_t shared,
+                          cudaStream_t stream, Arguments... arguments) {
+  return launch_grid(capability >= 90, kernel, ctas, threads, shared, stream, arguments...);
 }
 
 }  // namespace fhk

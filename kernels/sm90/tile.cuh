@@ -23,7 +23,9 @@
  * fill the tensor pipe first, and the scores, which the longest chain waits for, would queue behind it.
  *
  * A policy is a struct that is passed to the kernel by value:
- *   int32_t tiles                        tiles of the launch, below 2^31 - 2^16
+ *   int32_t tiles                        tiles of the launch at most, below 2^31 - 2^16
+ *   int32_t count()                      how many there are
+ *   void enter(), void leave()           first and last in every CTA: what the grid owes those in front of it and behind it
  *   uint32_t width                       entries of a list that may be read
  *   Tile                                 with int rows: rows 0 .. rows - 1 are real; the others are zeros and never stored
  *   int32_t next(int32_t i)              the tile that the CTA takes after tile i; the first one is blockIdx.x
@@ -161,7 +163,7 @@ FHK_DEV void copies_arrive(uint32_t bar) {
 }
 
 template <int kD, bool kAligned, typename Policy>
-FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
+FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   const int row0 = t >> 3, unit = t & 7;
@@ -169,7 +171,7 @@ FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
   Ring<X::kSlots> ring;
   uint32_t rope_phase = 1;
   int32_t i = blockIdx.x, next = policy.next(i);
-  int32_t looked = policy.look(i), looked_next = next < policy.tiles ? policy.look(next) : 0;
+  int32_t looked = policy.look(i), looked_next = next < tiles ? policy.look(next) : 0;
   int32_t entries[4];
   int32_t peeked = policy.peek(i, looked);
   const int32_t *list = policy.list(i, looked, peeked);
@@ -178,13 +180,13 @@ FHK_DEV void fetch(const Policy &policy, uint32_t smem, int t) {
     for (int k = 0; k < 4; k++) entries[k] = entry_at(from, width, n * kBlock + row0 + 16 * k);
   };
   start_entries(list, policy.width, 0);
-  while (i < policy.tiles) {
+  while (i < tiles) {
     const typename Policy::Tile tile = policy.tile(i, looked, peeked);
-    const bool more = next < policy.tiles;
+    const bool more = next < tiles;
     looked = looked_next;
     if (more) {
       const int32_t after = policy.next(next);
-      if (after < policy.tiles) looked_next = policy.look(after);
+      if (after < tiles) looked_next = policy.look(after);
       peeked = policy.peek(next, looked);
       policy.prefetch(next, looked, t);
     }
@@ -315,7 +317,7 @@ FHK_DEV void silence(const float (&s)[32], uint32_t ring, const Ring<kSlots> &af
 }
 
 template <int kD, typename Policy>
-FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
+FHK_DEV void score(const Policy &policy, int32_t tiles, uint32_t smem, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of the right. */
@@ -325,19 +327,19 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
   Ring<X::kSlots> ring;
   uint32_t turn = 0; /* blocks so far */
   int32_t i = blockIdx.x, next = policy.next(i);
-  int32_t looked = policy.look(i), looked_next = next < policy.tiles ? policy.look(next) : 0;
+  int32_t looked = policy.look(i), looked_next = next < tiles ? policy.look(next) : 0;
   int32_t peeked = policy.peek(i, looked);
   typename Policy::Marks marks = policy.marks(i, looked, peeked);
   typename Policy::Mask mask;
   mask.start(policy, marks, 0, warp, lane);
-  while (i < policy.tiles) {
+  while (i < tiles) {
     const typename Policy::Tile tile = policy.tile(i, looked, peeked);
     const int32_t blocks = policy.blocks(tile);
-    const bool more = next < policy.tiles;
+    const bool more = next < tiles;
     looked = looked_next;
     if (more) {
       const int32_t after = policy.next(next);
-      if (after < policy.tiles) looked_next = policy.look(after);
+      if (after < tiles) looked_next = policy.look(after);
       peeked = policy.peek(next, looked);
     }
     /* ---- Q from the ring to registers, its tail to where wgmma reads it */
@@ -481,7 +483,7 @@ FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool w
 }
 
 template <int kD, typename Policy>
-FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int lane) {
+FHK_DEV void blend(const Policy &policy, int32_t tiles, uint32_t smem, int half, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   const uint32_t scores = smem + X::kScores + (warp * 32 + lane) * 16;
@@ -490,7 +492,7 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
   int32_t i = blockIdx.x;
   int32_t looked = policy.look(i);
   int32_t peeked = policy.peek(i, looked);
-  while (i < policy.tiles) {
+  while (i < tiles) {
     int32_t blocks;
     {
       const typename Policy::Tile tile = policy.tile(i, looked, peeked);
@@ -498,7 +500,7 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
       ring.skip(query_slots<kD>(tile));
     }
     const int32_t next = policy.next(i);
-    if (next < policy.tiles) {
+    if (next < tiles) {
       looked = policy.look(next); /* no hurry here: the first scores of a tile take longer than the loads */
       peeked = policy.peek(next, looked);
     }
@@ -603,19 +605,23 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Po
   const uint32_t smem = ptx::smem_addr(memory);
   const int all_warps = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* the same in all lanes, and the compiler knows */
   const int group = all_warps >> 2, warp = all_warps & 3, t = threadIdx.x & 127, lane = t & 31;
+  policy.enter();
+  const int32_t tiles = policy.count();
+  if (static_cast<int32_t>(blockIdx.x) >= tiles) return policy.leave();
   if (threadIdx.x == 0) Barriers<kD>{smem + X::kBarriers}.init();
   __syncthreads();
   /* ptxas honours setmaxnreg only where each role is one branch of a single if/else. */
   if (group == 3) {
     ptx::setmaxnreg_dec<kFetchRegs>();
-    fetch<kD, kAligned>(policy, smem, t);
+    fetch<kD, kAligned>(policy, tiles, smem, t);
   } else if (group == 0) {
     ptx::setmaxnreg_inc<kScoreRegs>();
-    score<kD>(policy, smem, warp, lane);
+    score<kD>(policy, tiles, smem, warp, lane);
   } else {
     ptx::setmaxnreg_inc<kBlendRegs>();
-    blend<kD>(policy, smem, group - 1, warp, lane);
+    blend<kD>(policy, tiles, smem, group - 1, warp, lane);
   }
+  policy.leave();
 }
 
 template <int kD, bool kAligned, typename Policy>
@@ -623,11 +629,11 @@ cudaError_t prepare() {
   return cudaFuncSetAttribute(kernel<kD, kAligned, Policy>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape<kD>::kBytes);
 }
 
+/* early: the policy's enter() keeps the order among grids, so that this one may start before the one in front has ended. */
 template <int kD, bool kAligned, typename Policy>
-cudaError_t launch(const Policy &policy, int32_t multiprocessors, cudaStream_t stream) {
-  const unsigned ctas = static_cast<unsigned>(policy.tiles < multiprocessors ? policy.tiles : multiprocessors);
-  kernel<kD, kAligned, Policy><<<ctas, kThreads, Shape<kD>::kBytes, stream>>>(policy);
-  return cudaGetLastError();
+cudaError_t launch(const Policy &policy, bool early, int32_t multiprocessors, cudaStream_t stream) {
+  const int32_t ctas = policy.tiles < multiprocessors ? policy.tiles : multiprocessors;
+  return launch_grid(early, kernel<kD, kAligned, Policy>, ctas, kThreads, Shape<kD>::kBytes, stream, policy);
 }
 
 }  // namespace sm90_tile

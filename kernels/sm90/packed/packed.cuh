@@ -49,6 +49,10 @@ struct Packed {
   float scale;
   bool wide_out;
 
+  FHK_DEV int32_t count() const { return tiles; }
+  FHK_DEV void enter() const {}
+  FHK_DEV void leave() const {}
+
   FHK_DEV int query_of(int r) const { return static_cast<int>(static_cast<uint32_t>(r) * over_h >> 16); }
 
   /* i counts in plan order, the longest union first. Every other round is dealt backwards, so that no CTA gets the longest of
@@ -237,7 +241,7 @@ cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t split
   policy.over_h = (65536 + call->h_q - 1) / call->h_q;
   policy.scale = call->sm_scale * kLog2e;
   policy.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
-  const cudaError_t status = sm90_tile::launch<kD, kAligned>(policy, gpu->multiprocessors, stream);
+  const cudaError_t status = sm90_tile::launch<kD, kAligned>(policy, false, gpu->multiprocessors, stream);
   if constexpr (kSplit) {
     if (status == cudaSuccess)
       return launch_behind(gpu->capability, combine<kD>, plan->groups * kCombineParts, 128, 0, stream, policy);

@@ -29,6 +29,10 @@ struct Padded {
   float scale;
   bool wide_out;
 
+  FHK_DEV int32_t count() const { return tiles; }
+  FHK_DEV void enter() const {}
+  FHK_DEV void leave() const {}
+
   /* Tiles are taken from the last, whose list is the longest in a causal chunk. */
   FHK_DEV int64_t query(int32_t i) const { return (tiles - 1 - i) >> (head_tiles - 1); }
   FHK_DEV int32_t next(int32_t i) const { return i + static_cast<int32_t>(gridDim.x); }
@@ -110,7 +114,7 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   policy.width = static_cast<uint32_t>(call->topk);
   policy.scale = call->sm_scale * kLog2e;
   policy.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
-  return sm90_tile::launch<kD, kAligned>(policy, multiprocessors, stream);
+  return sm90_tile::launch<kD, kAligned>(policy, false, multiprocessors, stream);
 }
 
 #define FHK_SM90_PADDED_DECLARE(D, ALIGNED)          \
