@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "groups.h"
 #include "internal.h"
 
 /* Limits that keep every size computed from a call inside 64 bits: no workspace takes more than 2^22 bytes a row and 2^6 bytes
@@ -11,7 +12,7 @@
 #define MAX_ROWS ((int64_t)1 << 40)
 #define MAX_LIST_ENTRIES ((int64_t)1 << 56)
 
-enum { MAX_HEADS = 128, TILE_ROWS = 64, WORKSPACE_ALIGNMENT = 64, MAX_ARRAYS = 16 };
+enum { MAX_HEADS = 128, TILE_ROWS = 64, WORKSPACE_ALIGNMENT = 64, MAX_ARRAYS = 20 };
 
 static const float MAX_SCALE = 0x1p127f; /* kernels multiply by log2(e), 1.44: the product stays finite */
 
@@ -84,6 +85,10 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
   if (call->d_v != 512) return fh_fail(FH_ERR_SHAPE, "d_v: got %d, wanted 512", (int)call->d_v);
   if (call->s_q > 0 && call->topk > MAX_LIST_ENTRIES / call->s_q)
     return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for s_q %" PRId64 ", wanted s_q * topk <= 2^56", call->topk, call->s_q);
+  if ((status = check_range("requests", call->requests, call->cu_seqlens_q ? 1 : 0, INT32_MAX))) return status;
+  if (call->requests > 0 && call->s_q > INT32_MAX)
+    return fh_fail(FH_ERR_SHAPE, "s_q: got %" PRId64 " with requests, wanted 0 .. %d, which offsets of 32 bits reach", call->s_q,
+                   INT32_MAX);
   return check_choices(call);
 }
 
@@ -91,6 +96,10 @@ static fh_status check_path(const fh_device *device, int32_t path) {
   if (device->back_end->has_path(device, path)) return FH_OK;
   return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s with the kernels it uses, wanted compute capability 9.0; use gather or "
                  "padded", fh_path_name(path), device->back_end->called);
+}
+
+static int64_t groups_of(const fh_call *call) {
+  return fh_groups_most(call->s_q, call->requests, call->group);
 }
 
 /* Entries of a group are counted in 32 bits. */
@@ -122,7 +131,8 @@ static fh_status check_plan(const fh_device *device, fh_checked *checked) {
   const struct { const char *name; int64_t got, wanted; } fields[] = {
       {"s_q", plan->s_q, call->s_q},
       {"group", plan->group, call->group},
-      {"groups", plan->groups, (call->s_q + call->group - 1) / call->group},
+      {"requests", plan->requests, call->requests},
+      {"groups", plan->groups, groups_of(call)},
       {"s_kv", plan->s_kv, call->s_kv},
       {"capacity", plan->capacity, call->group * call->topk},
   };
@@ -131,6 +141,15 @@ static fh_status check_plan(const fh_device *device, fh_checked *checked) {
       return fh_fail(FH_ERR_SHAPE, "plan.%s: got %" PRId64 ", wanted the call's %" PRId64, fields[i].name, fields[i].got,
                      fields[i].wanted);
   return FH_OK;
+}
+
+fh_status fh_check_policy(fh_checked *checked) {
+  fh_policy *policy = &checked->policy;
+  if (!checked->call.policy) return FH_OK;
+  const fh_status status = fh_struct_in("fh_policy", checked->call.policy, sizeof *policy, policy, sizeof *policy);
+  if (status) return status;
+  checked->call.policy = policy;
+  return fh_policy_check(policy);
 }
 
 /* ---- Memory --------------------------------------------------------------------------------------------------------------- */
@@ -180,7 +199,11 @@ fh_array fh_call_indices(const fh_call *call) {
 }
 
 fh_array fh_call_topk_length(const fh_call *call) {
-  return row("topk_length", call->topk_length, 4, call->s_q);
+  return row("topk_length", call->topk_length, 4, call->topk_length ? call->s_q : 0);
+}
+
+fh_array fh_call_cu_seqlens_q(const fh_call *call) {
+  return row("cu_seqlens_q", call->cu_seqlens_q, 4, call->requests ? call->requests + 1 : 0);
 }
 
 /* Every array that the call reads or writes; of the optional ones those that are there. */
@@ -189,7 +212,8 @@ static arrays arrays_of(const fh_call *call, uint64_t counters_bytes) {
   add(&all, 0, heads("q", call->q, 2, call, call->d_qk, call->q_stride_s, call->q_stride_h));
   add(&all, 0, matrix("kv", call->kv, 2, call->s_kv, call->d_qk, call->kv_stride));
   add(&all, 0, fh_call_indices(call));
-  if (call->topk_length) add(&all, 0, fh_call_topk_length(call));
+  add(&all, 0, fh_call_topk_length(call));
+  add(&all, 0, fh_call_cu_seqlens_q(call));
   if (call->attn_sink) add(&all, 0, row("attn_sink", call->attn_sink, 4, call->h_q));
   add(&all, 1, heads("out", call->out, fh_dtype_bytes(call->out_dtype), call, call->d_v, call->out_stride_s, call->out_stride_h));
   if (call->lse) add(&all, 1, matrix("lse", call->lse, 4, call->s_q, call->h_q, call->lse_stride));
@@ -201,6 +225,8 @@ static arrays arrays_of(const fh_call *call, uint64_t counters_bytes) {
     add(&all, 0, row("plan.entries", plan->entries, 4, plan->groups));
     add(&all, 0, row("plan.order", plan->order, 4, plan->groups));
     add(&all, 0, row("plan.keys", plan->keys, 4, plan->s_q));
+    add(&all, 0, row("plan.first", plan->first, 8, plan->groups + 1));
+    add(&all, 0, row("plan.packed_from", plan->packed_from, 4, 1));
   }
   if (call->counters) add(&all, 1, row("counters", call->counters, 8, (int64_t)(counters_bytes / 8)));
   return all;
@@ -246,11 +272,7 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
     if (status) return status;
     memcpy(counters_bytes, call->counters, sizeof *counters_bytes);
   }
-  if (call->policy) {
-    status = fh_struct_in("fh_policy", call->policy, sizeof checked->policy, &checked->policy, sizeof checked->policy);
-    if (status || (status = fh_policy_check(&checked->policy))) return status;
-    call->policy = &checked->policy;
-  }
+  if ((status = fh_check_policy(checked))) return status;
   *all = arrays_of(call, *counters_bytes);
   return check_arrays(all);
 }
@@ -289,8 +311,8 @@ static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
   const uint64_t padded = path_bytes(device, call, FH_PADDED, NULL), gather = path_bytes(device, call, FH_GATHER, NULL);
   uint64_t rest = padded > gather ? padded : gather, plan = 0;
   if (may_pack(device, call)) {
-    const fh_plan later = {.struct_size = sizeof later, .s_q = call->s_q, .group = call->group,
-                           .groups = (call->s_q + call->group - 1) / call->group, .capacity = call->group * call->topk};
+    const fh_plan later = {.struct_size = sizeof later, .s_q = call->s_q, .group = call->group, .groups = groups_of(call),
+                           .capacity = call->group * call->topk, .requests = call->requests};
     const uint64_t packed = path_bytes(device, call, FH_PACKED, call->plan ? call->plan : &later);
     if (packed > rest) rest = packed;
     if (!call->plan) plan = plan_bytes(device, call);
@@ -357,7 +379,7 @@ static fh_status choose(fh_device *device, fh_checked *checked) {
   if (!pack || !call->plan || dedup) work.keys = device->back_end->count_keys(device, call);
   if (pack) {
     work.group = call->group;
-    work.groups = (call->s_q + call->group - 1) / call->group;
+    work.groups = groups_of(call);
     if (dedup) {
       work.entries = work.keys / dedup;
       const fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);

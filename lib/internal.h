@@ -133,12 +133,16 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
 /* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
 fh_status fh_check_plannable(const fh_call *call);
 
+/* Checks the policy that the call brings, if any. */
+fh_status fh_check_policy(fh_checked *checked);
+
 /* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64 bits. */
 fh_status fh_check_array(const fh_array *array);
 
-/* The index lists and their lengths as arrays. */
+/* The index lists, their lengths and the requests' offsets as arrays, without elements where the call has none. */
 fh_array fh_call_indices(const fh_call *call);
 fh_array fh_call_topk_length(const fh_call *call);
+fh_array fh_call_cu_seqlens_q(const fh_call *call);
 
 /* FH_ERR_ARGUMENT when a number of the policy is not finite. */
 fh_status fh_policy_check(const fh_policy *policy);
@@ -207,7 +211,8 @@ struct fh_back_end {
   fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
   void (*policy)(const fh_device *device, const fh_call *call, fh_policy *policy); /* call NULL: the costs at 8 heads */
 
-  /* On a device with streams the arrays are there in the order of call->stream, *plan at once. */
+  /* On a device with streams the arrays are there in the order of call->stream, *plan at once. A call with path FH_AUTO brings the
+   * policy by which the groups are parted. */
   uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
   fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 };

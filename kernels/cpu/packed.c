@@ -30,8 +30,9 @@ static void group(void *arg, int64_t item, int32_t thread) {
   const packed_run *run = arg;
   const fh_call *call = run->call;
   const fh_plan *plan = run->plan;
-  const int64_t g = plan->order[item], first = g * plan->group, left = call->s_q - first;
-  const int32_t queries = (int32_t)(left < plan->group ? left : plan->group);
+  const int64_t g = plan->order[item], first = plan->first[g];
+  const int32_t queries = (int32_t)(plan->first[g + 1] - first);
+  if (queries == 0) return; /* fewer groups than there might have been */
   const int32_t *token = plan->token + g * plan->capacity;
   const uint64_t *member = plan->member + g * plan->capacity;
   const int64_t entries = plan->entries[g];

@@ -6,26 +6,31 @@
  * depend on s_kv: the sort takes one pass for each 11 bits of the group's largest row.
  */
 #include "cpu/back_end.h"
+#include "groups.h"
 
 enum {
   DIGIT_BITS = 11, /* a histogram of 8 KiB stays in the first-level cache beside the pairs it sorts */
   MOST_PASSES = (32 + DIGIT_BITS - 1) / DIGIT_BITS
 };
+static const int64_t PACKED_RANK = (int64_t)1 << 31; /* above all entries: packed groups come after those left to gather */
 
 typedef struct plan_run {
   const fh_call *call;
   fh_plan *plan;
+  fh_group_costs costs;
+  int choose;              /* whether groups may be left to the gather path */
+  uint64_t *rank;          /* of each group: where it belongs in the order, smallest first */
   char *scratch;
   uint64_t scratch_bytes; /* of one thread: pairs, and room to sort them */
 } plan_run;
 
 /* The pieces of the memory, in order. */
 typedef struct plan_layout {
-  uint64_t token, member, entries, order, keys, sort, scratch, scratch_bytes, total;
+  uint64_t token, member, entries, order, keys, first, packed_from, sort, scratch, scratch_bytes, total;
 } plan_layout;
 
 static plan_layout layout_of(const fhk_cpu *cpu, const fh_call *call) {
-  const uint64_t groups = (uint64_t)((call->s_q + call->group - 1) / call->group);
+  const uint64_t groups = (uint64_t)fh_groups_most(call->s_q, call->requests, call->group);
   const uint64_t capacity = fhk_mul((uint64_t)call->topk, (uint64_t)call->group);
   plan_layout at;
   at.token = 0;
@@ -33,7 +38,9 @@ static plan_layout layout_of(const fhk_cpu *cpu, const fh_call *call) {
   at.entries = fhk_add(at.member, fhk_part(fhk_mul(groups, capacity), sizeof(uint64_t)));
   at.order = fhk_add(at.entries, fhk_part(groups, sizeof(int32_t)));
   at.keys = fhk_add(at.order, fhk_part(groups, sizeof(int32_t)));
-  at.sort = fhk_add(at.keys, fhk_part((uint64_t)call->s_q, sizeof(int32_t)));
+  at.first = fhk_add(at.keys, fhk_part((uint64_t)call->s_q, sizeof(int32_t)));
+  at.packed_from = fhk_add(at.first, fhk_part(groups + 1, sizeof(int64_t)));
+  at.sort = fhk_add(at.packed_from, fhk_part(1, sizeof(int32_t)));
   at.scratch = fhk_add(at.sort, fhk_part(groups, 2 * sizeof(uint64_t)));
   at.scratch_bytes = fhk_part(capacity, 2 * sizeof(uint64_t));
   at.total = fhk_add(at.scratch, fhk_mul((uint64_t)fhk_cpu_threads(cpu), at.scratch_bytes));
@@ -72,7 +79,7 @@ static void plan_group(void *arg, int64_t g, int32_t thread) {
   const fh_call *call = run->call;
   fh_plan *plan = run->plan;
   uint64_t *pair = (uint64_t *)(run->scratch + (uint64_t)thread * run->scratch_bytes);
-  const int64_t first = g * plan->group, last = first + plan->group < call->s_q ? first + plan->group : call->s_q;
+  const int64_t first = plan->first[g], last = plan->first[g + 1];
   int64_t pairs = 0;
   uint32_t max = 0;
   for (int64_t s = first; s < last; s++) {
@@ -103,6 +110,19 @@ static void plan_group(void *arg, int64_t g, int32_t thread) {
     previous = pair[i];
   }
   plan->entries[g] = (int32_t)entries;
+  const int packed = !(run->choose && fh_group_gathers(&run->costs, entries, last - first, pairs));
+  run->rank[g] = (uint64_t)((int64_t)packed * PACKED_RANK + (PACKED_RANK - 1 - entries)) << 32 | (uint64_t)g;
+}
+
+/* Cuts the rows into groups, request by request; the groups left over begin where all rows end. */
+static void cut(const fh_call *call, const fh_plan *plan) {
+  const int64_t requests = call->requests < 1 ? 1 : call->requests;
+  int64_t g = 0, row = 0;
+  for (int64_t r = 1; r <= requests; r++) {
+    const int64_t end = r == requests ? call->s_q : fh_request_end(call->cu_seqlens_q[r], row, call->s_q);
+    for (; row < end; row = end - row < plan->group ? end : row + plan->group) plan->first[g++] = row;
+  }
+  while (g <= plan->groups) plan->first[g++] = call->s_q;
 }
 
 uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call) { return layout_of(cpu, call).total; }
@@ -112,7 +132,8 @@ void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan
   char *base = memory;
   plan->s_q = call->s_q;
   plan->group = call->group;
-  plan->groups = (call->s_q + call->group - 1) / call->group;
+  plan->groups = fh_groups_most(call->s_q, call->requests, call->group);
+  plan->requests = call->requests;
   plan->s_kv = (int32_t)call->s_kv;
   plan->capacity = call->topk * call->group;
   plan->token = (int32_t *)(base + at.token);
@@ -120,14 +141,19 @@ void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan
   plan->entries = (int32_t *)(base + at.entries);
   plan->order = (int32_t *)(base + at.order);
   plan->keys = (int32_t *)(base + at.keys);
-  plan_run run = {call, plan, base + at.scratch, at.scratch_bytes};
+  plan->first = (int64_t *)(base + at.first);
+  plan->packed_from = (int32_t *)(base + at.packed_from);
+  cut(call, plan);
+  plan_run run = {.call = call, .plan = plan, .choose = call->path == FH_AUTO, .rank = (uint64_t *)(base + at.sort)};
+  run.scratch = base + at.scratch;
+  run.scratch_bytes = at.scratch_bytes;
+  if (run.choose) run.costs = fh_group_costs_of(call, call->policy);
   fhk_cpu_parallel(cpu, plan->groups, plan_group, &run);
 
-  uint64_t *word = (uint64_t *)(base + at.sort);
-  int32_t largest = 0;
-  for (int64_t g = 0; g < plan->groups; g++)
-    if (plan->entries[g] > largest) largest = plan->entries[g];
-  for (int64_t g = 0; g < plan->groups; g++) word[g] = (uint64_t)(largest - plan->entries[g]) << 32 | (uint64_t)g;
-  word = sort_by_upper_half(word, word + plan->groups, plan->groups, (uint32_t)largest);
-  for (int64_t g = 0; g < plan->groups; g++) plan->order[g] = (int32_t)(uint32_t)word[g];
+  uint64_t *rank = sort_by_upper_half(run.rank, run.rank + plan->groups, plan->groups, UINT32_MAX);
+  *plan->packed_from = 0;
+  for (int64_t i = 0; i < plan->groups; i++) {
+    plan->order[i] = (int32_t)(uint32_t)rank[i];
+    *plan->packed_from += rank[i] >> 32 < (uint64_t)PACKED_RANK;
+  }
 }

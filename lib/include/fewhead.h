@@ -332,13 +332,17 @@ typedef struct fh_call {
   float *max_logits;          /* [s_q, h_q], or NULL; heads contiguous */
   int64_t max_logits_stride;
 
-  const fh_plan *plan;        /* packed: made by fh_plan_build from the same indices and topk_length; its sizes must fit the call.
-                                 NULL = built in the workspace */
+  const fh_plan *plan;        /* packed: made by fh_plan_build from the same indices, topk_length and cu_seqlens_q; its sizes must fit the
+                                 call. NULL = built in the workspace */
   void *workspace;            /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
   uint64_t workspace_bytes;
   void *stream;               /* CUDA: cudaStream_t of the device, NULL = its own stream. CPU: must be NULL */
   fh_counters *counters;      /* host memory that the call adds to, or NULL */
   const fh_policy *policy;    /* costs that FH_AUTO compares, or NULL: the device's own */
+
+  int64_t requests;           /* requests that the chunk packs, 0 .. 2^31 - 1; 0 = one, and no cu_seqlens_q */
+  const int32_t *cu_seqlens_q; /* [requests + 1] contiguous: first row of each request, ascending from 0 to s_q, which is below 2^31
+                                 then. No packed group holds rows of two requests */
 } fh_call;
 
 /* Zero the struct, set struct_size and the sizes, contiguous strides for all arrays (q and out with h_q heads a row), sm_scale =
@@ -380,30 +384,50 @@ struct fh_counters {
 /* ---- Plan: what neighbouring queries share --------------------------------------------------------------------------------- */
 
 /*
- * Group g is rows g * group .. g * group + group - 1. Its entries are the union of the rows' valid keys, in ascending order of KV
- * row, equal rows side by side: a row that lists a key k times is a member of k of its entries, the first k ones.
- * bit i of member[..] belongs to row g * group + i. Entries past entries[g] are not written.
+ * Group g is rows first[g] .. first[g + 1] - 1: up to `group` neighbouring rows of one request. A request's groups are full but for
+ * its last one, and groups follow each other through the requests. `groups` is the most there can be, since the host does not see
+ * where requests end; those that are left over have no rows and no entries and stand behind the others. With one request there are
+ * none, and first[g] is g * group.
+ *
+ * What stands in cu_seqlens_q is data: the first and the last offset count as 0 and s_q whatever they are, one below those before it
+ * as the largest of them (its request is empty), one beyond s_q as s_q. So every row is in exactly one group.
+ *
+ * A group's entries are the union of its rows' valid keys, in ascending order of KV row, equal rows side by side: a row that lists a
+ * key k times is a member of k of its entries, the first k ones. bit i of member[..] belongs to row first[g] + i. Entries past
+ * entries[g] are not written.
+ *
+ * order[0 .. packed_from - 1] are the groups whose rows are expected to cost less on the gather path, order[packed_from ..] those
+ * to pack; each part by falling number of entries, ties by rising number. A call with path FH_AUTO chooses, group by group, what is
+ * less:
+ *     rows * gather.unit_us + gather.gflop_us * GFLOP of the rows' valid keys           at h_q heads
+ *     packed.unit_us + packed.gflop_us * GFLOP of the entries, rounded up to 64s        at h_q * group heads
+ * with the costs of call->policy, or of the device's own for this call and a plan that is there. Any other path packs all groups:
+ * packed_from is 0. FH_PACKED packs every group, whatever packed_from is.
+ *
  * All pointers lie in the memory given to fh_plan_build, on the device the plan was built on.
  */
 struct fh_plan {
   uint64_t struct_size;
   int64_t s_q;
-  int64_t groups;      /* ceil(s_q / group) */
+  int64_t groups;      /* m + (s_q - m) / group, m = min(max(requests, 1), s_q); ceil(s_q / group) for one request */
   int32_t group;       /* queries of a group */
   int32_t s_kv;        /* KV rows of the call it was built from: all tokens are below */
   int64_t capacity;    /* entries there is room for in each group: group * topk */
   int32_t *token;      /* [groups, capacity] KV row of each entry */
   uint64_t *member;    /* [groups, capacity] which queries of the group chose it */
   int32_t *entries;    /* [groups] */
-  int32_t *order;      /* [groups] group numbers by falling number of entries, ties by rising number */
+  int32_t *order;      /* [groups] group numbers in the order described above */
   int32_t *keys;       /* [s_q] valid keys of each row, repeats counted */
+  int64_t requests;    /* of the call it was built from */
+  int64_t *first;      /* [groups + 1] first row of each group; first[groups] = s_q */
+  int32_t *packed_from; /* [1] groups at the start of order whose rows are expected to cost less on the gather path */
 };
 
 /* Bytes of memory fh_plan_build needs for this call: the arrays above and its scratch. */
 fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
-/* Build from call's indices, topk_length, sizes, group and stream. memory is 64-byte aligned and kept by the caller as long as the plan is
- * used; nothing else is allocated. plan->struct_size must be set. */
+/* Build from call's indices, topk_length, cu_seqlens_q, sizes, group, stream, path and policy. memory is 64-byte aligned and kept by the
+ * caller as long as the plan is used; nothing else is allocated. plan->struct_size must be set. */
 fh_status fh_plan_build(fh_device *device, const fh_call *call, void *memory, uint64_t memory_bytes, fh_plan *plan);
 
 /* ---- Policy: which path is expected to be fastest -------------------------------------------------------------------------- */

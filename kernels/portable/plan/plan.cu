@@ -15,6 +15,7 @@
 
 #include "cuda/common.cuh"
 #include "cuda/cuda.h"
+#include "groups.h"
 
 namespace fhk {
 namespace plan {
@@ -22,6 +23,7 @@ namespace plan {
 constexpr int kMaxThreads = 1024, kMaxGroup = 64;
 constexpr uint32_t kWindow = 65536;             /* KV rows: places in a window are 16-bit numbers */
 constexpr uint32_t kNone = 0xffffffffu;
+constexpr uint32_t kGathered = 1u << 31;        /* above all numbers of entries */
 constexpr uint32_t kRankedBytes = 200 * 1024;   /* shared memory of `ranked` at most */
 constexpr uint32_t kCountedBytes = 96 * 1024;   /* and of `counted` where it comes first: two CTAs an SM */
 constexpr uint32_t kLeastBytes = 16 * 1024;     /* room for counters when `ranked` falls back */
@@ -31,6 +33,9 @@ constexpr int kOrderThreads = 256, kSortThreads = 1024, kDigit = 16;
 struct Build {
   fh_call call;
   fh_plan plan;
+  fh_group_costs costs;
+  uint32_t *rank;      /* [groups] entries, and kGathered where the group is left to the gather path: the order, falling */
+  bool choose;
   uint32_t window;     /* rows of a window of `ranked`, a multiple of 32 */
   uint32_t shared;     /* bytes */
   int log_bits;        /* `ranked`: log2 of the bits an entry has for its members */
@@ -38,6 +43,8 @@ struct Build {
 };
 
 struct Shared {
+  int64_t first;    /* row of the group */
+  int queries;
   uint32_t warp_sum[32];
   uint32_t keys[kMaxGroup];
   uint32_t next;    /* smallest KV row behind the window */
@@ -62,6 +69,45 @@ FHK_DEV uint32_t block_scan(uint32_t x, uint32_t *total, Shared &sh) {
   return before + upto - x;
 }
 
+/* A warp cuts the rows into groups, 32 requests a step, until it has met the CTA's group. */
+FHK_DEV void find_rows(const Build &b, Shared &sh) {
+  const int lane = threadIdx.x & 31, group = b.plan.group;
+  const int64_t s_q = b.call.s_q;
+  if (b.call.requests < 2) {
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * group, left = s_q - first;
+    if (lane == 0) sh.first = first, sh.queries = left < group ? static_cast<int>(left) : group;
+    return;
+  }
+  int32_t row = 0; /* where the requests of this step begin */
+  uint32_t groups = 0; /* of all before them */
+  for (int64_t r = lane; r - lane < b.call.requests; r += 32) {
+    const int64_t offset = r + 1 < b.call.requests ? __ldg(b.call.cu_seqlens_q + r + 1) : s_q;
+    int32_t end = static_cast<int32_t>(fh_request_end(offset, row, s_q));
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+      const int32_t before = __shfl_up_sync(~0u, end, d);
+      if (lane >= d) end = max(end, before);
+    }
+    const int32_t before = __shfl_up_sync(~0u, end, 1), start = lane ? before : row;
+    uint32_t upto = static_cast<uint32_t>((end - start) / group + ((end - start) % group != 0));
+    const uint32_t mine = upto;
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+      const uint32_t y = __shfl_up_sync(~0u, upto, d);
+      if (lane >= d) upto += y;
+    }
+    const uint32_t nth = blockIdx.x - groups - (upto - mine); /* of this request's groups; wraps where it is one before */
+    if (nth < mine) {
+      sh.first = start + static_cast<int64_t>(nth) * group;
+      sh.queries = min(group, end - static_cast<int32_t>(sh.first));
+    }
+    if (__any_sync(~0u, nth < mine)) return;
+    row = __shfl_sync(~0u, end, 31);
+    groups += __shfl_sync(~0u, upto, 31);
+  }
+  if (lane == 0) sh.first = s_q, sh.queries = 0;
+}
+
 /* f(query, KV row) for every valid entry of the group's lists. Warps take whole lists, or parts where there are more warps. */
 template <typename F>
 FHK_DEV void each_key(const Build &b, int queries, bool count, Shared &sh, F &&f) {
@@ -70,7 +116,7 @@ FHK_DEV void each_key(const Build &b, int queries, bool count, Shared &sh, F &&f
   const int parts = warps > queries ? warps / queries : 1;
   for (int item = warp; item < queries * parts; item += warps) {
     const int q = item % queries, part = item / queries;
-    const int64_t s = static_cast<int64_t>(blockIdx.x) * b.plan.group + q;
+    const int64_t s = sh.first + q;
     const int32_t *list = b.call.indices + s * b.call.indices_stride;
     const uint32_t length = list_length(b.call, s), step = parts * 32;
     uint32_t found = 0;
@@ -222,36 +268,51 @@ FHK_DEV uint32_t ranked(const Build &b, int queries, uint8_t *memory, Shared &sh
 __global__ void __launch_bounds__(kMaxThreads, 2) build_group(const __grid_constant__ Build b) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ Shared sh;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * b.plan.group, left = b.call.s_q - first;
-  const int queries = left < b.plan.group ? static_cast<int>(left) : b.plan.group;
+  if (threadIdx.x < 32) find_rows(b, sh);
   if (threadIdx.x < kMaxGroup) sh.keys[threadIdx.x] = 0;
   if (threadIdx.x == 0) sh.next = kNone, sh.repeats = 0;
   __syncthreads();
-  uint32_t entries = b.ranked ? ranked(b, queries, memory, sh) : kNone;
-  if (entries == kNone) entries = counted(b, queries, !b.ranked, reinterpret_cast<uint32_t *>(memory), sh);
+  const int64_t first = sh.first;
+  const int queries = sh.queries;
+  uint32_t entries = 0;
+  if (queries > 0) {
+    entries = b.ranked ? ranked(b, queries, memory, sh) : kNone;
+    if (entries == kNone) entries = counted(b, queries, !b.ranked, reinterpret_cast<uint32_t *>(memory), sh);
+  }
   __syncthreads();
   if (threadIdx.x < queries) b.plan.keys[first + threadIdx.x] = static_cast<int32_t>(sh.keys[threadIdx.x]);
-  if (threadIdx.x == 0) b.plan.entries[blockIdx.x] = static_cast<int32_t>(entries);
+  if (threadIdx.x == 0) {
+    int64_t keys = 0;
+    for (int q = 0; q < queries; q++) keys += sh.keys[q];
+    b.plan.first[blockIdx.x] = first;
+    if (blockIdx.x == gridDim.x - 1) b.plan.first[gridDim.x] = b.call.s_q;
+    b.plan.entries[blockIdx.x] = static_cast<int32_t>(entries);
+    b.rank[blockIdx.x] = entries | (b.choose && fh_group_gathers(&b.costs, entries, queries, keys) ? kGathered : 0);
+  }
 }
 
-__global__ void __launch_bounds__(kOrderThreads) order_direct(const int32_t *entries, int32_t *order, int32_t groups) {
+__global__ void __launch_bounds__(kOrderThreads)
+    order_direct(const uint32_t *rank, int32_t *order, int32_t *packed_from, int32_t groups) {
   const int lane = threadIdx.x & 31, g = (blockIdx.x * kOrderThreads + threadIdx.x) >> 5;
   ptx::wait_for_grid_before();
   if (g >= groups) return;
-  const int32_t mine = entries[g];
-  int32_t before = 0;
+  const uint32_t mine = rank[g];
+  int32_t before = 0, gathered = 0;
 #pragma unroll 8
   for (int32_t k = lane; k < groups; k += 32) {
-    const int32_t other = entries[k];
+    const uint32_t other = rank[k];
     before += other > mine || (other == mine && k < g);
+    gathered += other >> 31;
   }
   before = __reduce_add_sync(~0u, before);
+  gathered = __reduce_add_sync(~0u, gathered);
   if (lane == 0) order[before] = g;
+  if (lane == 0 && g == 0) *packed_from = gathered;
 }
 
 /* One CTA, stable, digit by digit from the lowest; `passes` is even, so that the last one writes `order`. */
 __global__ void __launch_bounds__(kSortThreads)
-    order_sorted(const int32_t *entries, int32_t *order, int32_t *spare, int32_t groups, int passes) {
+    order_sorted(const uint32_t *rank, int32_t *order, int32_t *packed_from, int32_t *spare, int32_t groups, int passes) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ Shared sh;
   uint32_t *count = reinterpret_cast<uint32_t *>(memory); /* [kDigit][kSortThreads] */
@@ -259,11 +320,15 @@ __global__ void __launch_bounds__(kSortThreads)
   const int64_t share = (static_cast<int64_t>(groups) + kSortThreads - 1) / kSortThreads;
   const int64_t first = min(t * share, static_cast<int64_t>(groups)), last = min(first + share, static_cast<int64_t>(groups));
   ptx::wait_for_grid_before();
+  uint32_t gathered = 0;
+  for (int64_t k = first; k < last; k++) gathered += rank[k] >> 31;
+  block_scan(gathered, &gathered, sh);
+  if (t == 0) *packed_from = static_cast<int32_t>(gathered);
   for (int pass = 0; pass < passes; pass++) {
     const int32_t *from = pass % 2 ? spare : order;
     int32_t *to = pass % 2 ? order : spare;
     auto group = [&](int64_t k) { return pass == 0 ? static_cast<int32_t>(k) : from[k]; };
-    auto digit = [&](int32_t g) { return kDigit - 1 - (entries[g] >> 4 * pass & (kDigit - 1)); };
+    auto digit = [&](int32_t g) { return kDigit - 1 - (rank[g] >> 4 * pass & (kDigit - 1)); };
     for (int d = 0; d < kDigit; d++) count[d * kSortThreads + t] = 0;
     for (int64_t k = first; k < last; k++) count[digit(group(k)) * kSortThreads + t]++;
     uint32_t before = 0;
@@ -292,11 +357,11 @@ inline uint64_t part(uint64_t count, uint64_t size) {
 }
 
 struct Layout {
-  uint64_t groups, token, member, entries, order, keys, spare, total;
+  uint64_t groups, token, member, entries, order, keys, first, packed_from, rank, spare, total;
 };
 Layout layout_of(const fh_call *call) {
   Layout at;
-  at.groups = (static_cast<uint64_t>(call->s_q) + call->group - 1) / call->group;
+  at.groups = static_cast<uint64_t>(fh_groups_most(call->s_q, call->requests, call->group));
   const uint64_t capacity = static_cast<uint64_t>(call->topk) * call->group;
   const uint64_t all = capacity && at.groups > UINT64_MAX / capacity ? UINT64_MAX : at.groups * capacity;
   at.token = 0;
@@ -304,7 +369,10 @@ Layout layout_of(const fh_call *call) {
   at.entries = add(at.member, part(all, 8));
   at.order = add(at.entries, part(at.groups, 4));
   at.keys = add(at.order, part(at.groups, 4));
-  at.spare = add(at.keys, part(call->s_q, 4));
+  at.first = add(at.keys, part(call->s_q, 4));
+  at.packed_from = add(at.first, part(at.groups + 1, 8));
+  at.rank = add(at.packed_from, part(1, 4));
+  at.spare = add(at.rank, part(at.groups, 4));
   at.total = add(at.spare, at.groups > kOrderDirect ? part(at.groups, 4) : 0);
   return at;
 }
@@ -329,6 +397,7 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   plan->struct_size = sizeof *plan;
   plan->s_q = call->s_q;
   plan->groups = static_cast<int64_t>(at.groups);
+  plan->requests = call->requests;
   plan->group = call->group;
   plan->s_kv = static_cast<int32_t>(call->s_kv);
   plan->capacity = call->topk * call->group;
@@ -337,12 +406,18 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   plan->entries = reinterpret_cast<int32_t *>(base + at.entries);
   plan->order = reinterpret_cast<int32_t *>(base + at.order);
   plan->keys = reinterpret_cast<int32_t *>(base + at.keys);
-  if (plan->groups == 0) return cudaSuccess;
+  plan->first = reinterpret_cast<int64_t *>(base + at.first);
+  plan->packed_from = reinterpret_cast<int32_t *>(base + at.packed_from);
+  if (plan->groups == 0) /* first[0], and packed_from behind it */
+    return cudaMemsetAsync(plan->first, 0, at.rank - at.first, stream);
   if (plan->groups > INT32_MAX || plan->capacity > INT32_MAX) return cudaErrorInvalidConfiguration;
 
   Build b;
   b.call = *call;
   b.plan = *plan;
+  b.rank = reinterpret_cast<uint32_t *>(base + at.rank);
+  b.choose = call->path == FH_AUTO;
+  b.costs = b.choose ? fh_group_costs_of(call, call->policy) : fh_group_costs{};
   const int64_t rows = call->s_kv < kWindow ? call->s_kv : kWindow;
   b.window = static_cast<uint32_t>(rows < 32 ? 32 : (rows + 31) / 32 * 32);
   b.log_bits = 3;
@@ -360,9 +435,9 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   const int32_t groups = static_cast<int32_t>(plan->groups);
   if (groups <= kOrderDirect)
     return fhk::launch_behind(gpu->capability, order_direct, (groups * 32 + kOrderThreads - 1) / kOrderThreads, kOrderThreads, 0,
-                              stream, plan->entries, plan->order, groups);
+                              stream, b.rank, plan->order, plan->packed_from, groups);
   int passes = 2;
-  while (passes < 8 && plan->capacity >> 4 * passes) passes += 2;
-  return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, plan->entries,
-                            plan->order, reinterpret_cast<int32_t *>(base + at.spare), groups, passes);
+  while (passes < 8 && (b.choose || plan->capacity >> 4 * passes)) passes += 2;
+  return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, b.rank,
+                            plan->order, plan->packed_from, reinterpret_cast<int32_t *>(base + at.spare), groups, passes);
 }

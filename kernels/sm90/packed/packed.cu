@@ -33,7 +33,7 @@ uint64_t fhk_sm90_packed_workspace(const fhk_gpu *gpu, const fh_call *call) {
   using namespace sm90_packed;
   const int32_t splits = splits_of(call, gpu->multiprocessors);
   if (splits == 1) return own_plan_bytes(gpu, call);
-  const int64_t groups = (call->s_q + call->group - 1) / call->group;
+  const int64_t groups = fh_groups_most(call->s_q, call->requests, call->group);
   return own_plan_bytes(gpu, call) + groups * splits * (kPartialBytes + kSumsBytes);
 }
 

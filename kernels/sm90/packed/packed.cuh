@@ -10,6 +10,7 @@
 #define FEWHEAD_KERNELS_SM90_PACKED_CUH
 
 #include "cuda/cuda.h"
+#include "groups.h"
 #include "sm90/tile.cuh"
 
 namespace fhk {
@@ -24,7 +25,7 @@ constexpr int64_t kPartialBytes = kRows * sm90_tile::kDv * 4, kSumsBytes = kRows
 
 /* Parts of each union: as many as multiprocessors are left for, but never more than a list of its own could fill with blocks. */
 inline int32_t splits_of(const fh_call *call, int32_t multiprocessors) {
-  const int64_t groups = (call->s_q + call->group - 1) / call->group, blocks = (call->topk + kBlock - 1) / kBlock;
+  const int64_t groups = fh_groups_most(call->s_q, call->requests, call->group), blocks = (call->topk + kBlock - 1) / kBlock;
   const int64_t room = groups ? multiprocessors / groups : 1, most = room < kMostSplits ? room : kMostSplits;
   const int64_t splits = most < blocks ? most : blocks;
   return splits < 1 ? 1 : static_cast<int32_t>(splits);
@@ -33,7 +34,7 @@ inline int32_t splits_of(const fh_call *call, int32_t multiprocessors) {
 template <bool kSplit>
 struct Packed {
   struct Tile {
-    int32_t group;
+    int64_t first;    /* its first query */
     int32_t rows;     /* real rows: queries of the group * h_q */
     uint32_t entries; /* of the union, or of this part of it */
   };
@@ -71,13 +72,13 @@ struct Packed {
     return kSplit ? static_cast<int64_t>(first_block(i % splits, entries)) * kBlock : 0;
   }
   FHK_DEV Tile tile(int32_t i, int32_t group, int32_t entries) const {
-    const int64_t left = call.s_q - static_cast<int64_t>(group) * plan.group;
-    const int queries = left < plan.group ? static_cast<int>(left) : plan.group;
+    const int64_t first = __ldg(plan.first + group);
+    const int queries = static_cast<int>(__ldg(plan.first + group + 1) - first);
     if (kSplit) {
       const int32_t end = first_block(i % splits + 1, entries) * kBlock, from = static_cast<int32_t>(skipped(i, entries));
       entries = (end < entries ? end : entries) - from;
     }
-    return {group, queries * call.h_q, static_cast<uint32_t>(entries)};
+    return {first, queries * call.h_q, static_cast<uint32_t>(entries)};
   }
   FHK_DEV int32_t blocks(const Tile &tile) const { return tile.entries == 0 ? 1 : (tile.entries - 1) / kBlock + 1; }
   /* A block's reads end at most 63 entries behind the group's room, inside the plan's memory. */
@@ -87,7 +88,7 @@ struct Packed {
   /* What stands behind the union was never written: any number. */
   FHK_DEV bool valid(const Tile &tile, uint32_t pos, int32_t) const { return pos < tile.entries; }
   FHK_DEV const uint16_t *kv(int32_t entry) const { return call.kv + entry * call.kv_stride; }
-  FHK_DEV int64_t query(const Tile &tile, int q) const { return static_cast<int64_t>(tile.group) * plan.group + q; }
+  FHK_DEV int64_t query(const Tile &tile, int q) const { return tile.first + q; }
   FHK_DEV const uint16_t *q_row(const Tile &tile, int r) const {
     const int q = query_of(r);
     return call.q + query(tile, q) * call.q_stride_s + (r - q * call.h_q) * call.q_stride_h;
