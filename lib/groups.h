@@ -32,10 +32,13 @@ typedef struct fh_group_costs {
 
 enum { FH_TILE_ENTRIES = 64 };
 
-/* The policy's costs less those of the whole call, which do not depend on what a group does. */
-FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call, const fh_policy *policy) {
+/* The policy's costs less those of the whole call, which do not depend on what a group does. All zeros where there is nothing to
+ * choose: then no group gathers. */
+FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
   const double gflop = 2.0 * call->h_q * ((double)call->d_qk + call->d_v) * 1e-9; /* of a query's heads and one key */
-  fh_group_costs costs;
+  const fh_policy *policy = call->policy;
+  fh_group_costs costs = {0, 0, 0, 0};
+  if (call->path != FH_AUTO || !policy) return costs;
   costs.packed = policy->packed.unit_us;
   costs.packed_tile = policy->packed.gflop_us * gflop * call->group * FH_TILE_ENTRIES;
   costs.gather_row = policy->gather.unit_us;

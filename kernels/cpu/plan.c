@@ -18,7 +18,6 @@ typedef struct plan_run {
   const fh_call *call;
   fh_plan *plan;
   fh_group_costs costs;
-  int choose;              /* whether groups may be left to the gather path */
   uint64_t *rank;          /* of each group: where it belongs in the order, smallest first */
   char *scratch;
   uint64_t scratch_bytes; /* of one thread: pairs, and room to sort them */
@@ -110,7 +109,7 @@ static void plan_group(void *arg, int64_t g, int32_t thread) {
     previous = pair[i];
   }
   plan->entries[g] = (int32_t)entries;
-  const int packed = !(run->choose && fh_group_gathers(&run->costs, entries, last - first, pairs));
+  const int packed = !fh_group_gathers(&run->costs, entries, last - first, pairs);
   run->rank[g] = (uint64_t)((int64_t)packed * PACKED_RANK + (PACKED_RANK - 1 - entries)) << 32 | (uint64_t)g;
 }
 
@@ -144,10 +143,9 @@ void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan
   plan->first = (int64_t *)(base + at.first);
   plan->packed_from = (int32_t *)(base + at.packed_from);
   cut(call, plan);
-  plan_run run = {.call = call, .plan = plan, .choose = call->path == FH_AUTO, .rank = (uint64_t *)(base + at.sort)};
+  plan_run run = {.call = call, .plan = plan, .costs = fh_group_costs_of(call), .rank = (uint64_t *)(base + at.sort)};
   run.scratch = base + at.scratch;
   run.scratch_bytes = at.scratch_bytes;
-  if (run.choose) run.costs = fh_group_costs_of(call, call->policy);
   fhk_cpu_parallel(cpu, plan->groups, plan_group, &run);
 
   uint64_t *rank = sort_by_upper_half(run.rank, run.rank + plan->groups, plan->groups, UINT32_MAX);

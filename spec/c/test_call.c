@@ -218,6 +218,11 @@ static void sizes(void) {
   BAD(call.sm_scale = NAN, FH_ERR_ARGUMENT, text_of("sm_scale: got %g, wanted a finite number > 0", (double)call.sm_scale));
   BAD(call.sm_scale = 0x1.8p127f, FH_ERR_ARGUMENT, "sm_scale: got 2.55212e+38, wanted at most 2^127"); /* times log2(e): inf */
   GOOD(call.sm_scale = 0x1p127f);
+  BAD(call.requests = -1, FH_ERR_SHAPE, "requests: got -1, wanted 0 .. 2147483647");
+  BAD(call.requests = (int64_t)1 << 31, FH_ERR_SHAPE, "requests: got 2147483648, wanted 0 .. 2147483647");
+  BAD(call.cu_seqlens_q = fix.topk_length, FH_ERR_SHAPE, "requests: got 0, wanted 1 .. 2147483647");
+  BAD((call.requests = 1, call.s_q = (int64_t)1 << 31), FH_ERR_SHAPE,
+      "s_q: got 2147483648 with requests, wanted 0 .. 2147483647, which offsets of 32 bits reach");
   BAD(call.reserved = 1, FH_ERR_ARGUMENT, "reserved: got 1, wanted 0");
   BAD(call.out_dtype = 0, FH_ERR_ARGUMENT, "out_dtype: got 0, wanted 1 (bf16) or 2 (f32)");
   BAD(call.out_dtype = FH_I32, FH_ERR_ARGUMENT, "out_dtype: got 3, wanted 1 (bf16) or 2 (f32)");
@@ -233,6 +238,7 @@ static void sizes(void) {
 static void pointers(void) {
   BAD(call.q = NULL, FH_ERR_ARGUMENT, "q: got NULL, wanted a pointer");
   BAD(call.kv = NULL, FH_ERR_ARGUMENT, "kv: got NULL, wanted a pointer");
+  BAD(call.requests = 3, FH_ERR_ARGUMENT, "cu_seqlens_q: got NULL, wanted a pointer");
   BAD(call.indices = NULL, FH_ERR_ARGUMENT, "indices: got NULL, wanted a pointer");
   BAD(call.out = NULL, FH_ERR_ARGUMENT, "out: got NULL, wanted a pointer");
   GOOD((call.topk_length = NULL, call.attn_sink = NULL, call.lse = NULL, call.max_logits = NULL));
@@ -246,6 +252,8 @@ static void pointers(void) {
       text_of("indices: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.indices, 2)));
   BAD(call.topk_length = ODD(const int32_t *, fix.topk_length, 2), FH_ERR_ALIGNMENT,
       text_of("topk_length: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.topk_length, 2)));
+  BAD((call.requests = 3, call.cu_seqlens_q = ODD(const int32_t *, fix.topk_length, 2)), FH_ERR_ALIGNMENT,
+      text_of("cu_seqlens_q: got %p, wanted a multiple of 4 bytes", (void *)call.cu_seqlens_q));
   BAD(call.attn_sink = ODD(const float *, fix.sink, 1), FH_ERR_ALIGNMENT,
       text_of("attn_sink: got %p, wanted a multiple of 4 bytes", ODD(void *, fix.sink, 1)));
   BAD(call.out = ODD(void *, fix.out, 1), FH_ERR_ALIGNMENT,
@@ -306,6 +314,8 @@ static void strides(void) {
 
 static void overlap(void) {
 #define APART "; wanted memory of its own, or the same strides and other heads"
+  BAD((call.requests = 3, call.cu_seqlens_q = (const int32_t *)fix.out), FH_ERR_OVERLAP,
+      "out: its memory overlaps cu_seqlens_q" APART);
   BAD(call.out = fix.q, FH_ERR_OVERLAP, "out: its memory overlaps q" APART);
   BAD(call.out = fix.q + 7 * 512, FH_ERR_OVERLAP, "out: its memory overlaps q" APART);
   BAD(call.out = fix.q + 57 * 512, FH_ERR_OVERLAP, "out: its memory overlaps q" APART);
@@ -665,6 +675,7 @@ static void plans(void) {
       BAD((call.path = path, call.plan = &other), FH_ERR_SHAPE, text);     \
   } while (0)
   BAD_PLAN(s_q, 22, "plan.s_q: got 22, wanted the call's 21");
+  BAD_PLAN(requests, 1, "plan.requests: got 1, wanted the call's 0");
   BAD_PLAN(group, 4, "plan.group: got 4, wanted the call's 8");
   BAD_PLAN(groups, 4, "plan.groups: got 4, wanted the call's 3");
   BAD_PLAN(s_kv, S_KV + 1, text_of("plan.s_kv: got %d, wanted the call's %d", S_KV + 1, S_KV)); /* tokens beyond kv */
@@ -684,8 +695,14 @@ static void plans(void) {
   other.keys = (int32_t *)(void *)fix.lse;
   BAD(call.plan = &other, FH_ERR_OVERLAP, "lse: its memory overlaps plan.keys" APART);
   other = plan;
+  other.first = NULL;
+  BAD(call.plan = &other, FH_ERR_ARGUMENT, "plan.first: got NULL, wanted a pointer");
+  other = plan;
+  other.packed_from = (int32_t *)(void *)fix.lse;
+  BAD(call.plan = &other, FH_ERR_OVERLAP, "lse: its memory overlaps plan.packed_from" APART);
+  other = plan;
   other.struct_size = 0;
-  BAD(call.plan = &other, FH_ERR_VERSION, "fh_plan.struct_size: got 0, wanted 80 (at least 80), set by the caller");
+  BAD(call.plan = &other, FH_ERR_VERSION, "fh_plan.struct_size: got 0, wanted 104 (at least 104), set by the caller");
   run = good_call();
   run.path = FH_AUTO;
   run.plan = &plan;

@@ -1,5 +1,6 @@
 /* The plan builder: exact values by hand, then against the definition written as plainly as can be. */
 #include "attention.h"
+#include "groups.h"
 
 typedef struct built { fh_plan plan; void *memory; } built;
 
@@ -60,8 +61,102 @@ static void check_by_hand(void) {
   CHECK_INT(p->order[0], 0);
   CHECK_INT(p->order[1], 2);
   CHECK_INT(p->order[2], 1);
+  CHECK_INT(*p->packed_from, 0);
+  for (int g = 0; g <= 3; g++) CHECK_INT(p->first[g], g < 3 ? 2 * g : 5);
   CHECK_INT((uintptr_t)p->token % 64, 0);
   CHECK_INT((uintptr_t)p->member % 64, 0);
+  free(b.memory);
+  fhk_cpu_destroy(cpu);
+}
+
+/* Eleven rows of seven requests in groups of three, offsets that fall, leave the chunk and are wrong at both ends among them. */
+static void check_boundaries(void) {
+  static const int32_t offsets[][8] = {
+      {0, 0, 5, 6, 6, 10, 10, 11},
+      {-9, -1, 5, 6, 3, 10, -7, 99},  /* the same requests */
+      {4, 0, 5, 6, 0, 10, 10, 3},     /* and again */
+      {0, 1, 2, 3, 4, 5, 6, 11},
+      {0, 12, 0, 0, 0, 0, 0, 11},     /* the first one has all rows */
+      {0, 0, 0, 0, 0, 0, 0, 0},       /* the last one has */
+  };
+  static const int64_t first[][11] = {
+      {0, 3, 5, 6, 9, 10, 11, 11, 11}, {0, 3, 5, 6, 9, 10, 11, 11, 11}, {0, 3, 5, 6, 9, 10, 11, 11, 11},
+      {0, 1, 2, 3, 4, 5, 6, 9, 11},    {0, 3, 6, 9, 11, 11, 11, 11, 11}, {0, 3, 6, 9, 11, 11, 11, 11, 11},
+  };
+  int32_t indices[11 * 2];
+  for (int32_t s = 0; s < 11; s++) indices[2 * s] = s, indices[2 * s + 1] = 50;
+  fhk_cpu *cpu = fhk_cpu_create(2, FH_ISA_GENERIC);
+  for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+    fh_call call = lists(11, 60, 2, 3, indices, NULL);
+    call.requests = 7;
+    call.cu_seqlens_q = offsets[i];
+    built b = build(cpu, &call);
+    const fh_plan *p = &b.plan;
+    CHECK_INT(p->groups, 8); /* 7 requests of at least one row: 7 + (11 - 7) / 3 */
+    CHECK_INT(p->requests, 7);
+    CHECK_INT(p->packed_from[0], 0);
+    for (int g = 0; g <= 8; g++) CHECK_INT(p->first[g], first[i][g]);
+    for (int g = 0; g < 8; g++) { /* a key of each row's own, in rising order, and one of all */
+      const int64_t rows = first[i][g + 1] - first[i][g];
+      CHECK_INT(p->entries[g], rows ? rows + 1 : 0);
+      for (int64_t e = 0; e < p->entries[g]; e++) {
+        CHECK_INT(p->token[g * p->capacity + e], e < rows ? first[i][g] + e : 50);
+        CHECK_INT(p->member[g * p->capacity + e], e < rows ? 1 << e : (1 << rows) - 1);
+      }
+    }
+    for (int64_t g = 1; g < 8; g++) { /* those without rows last */
+      const int32_t before = p->order[g - 1], after = p->order[g];
+      CHECK(p->entries[before] > p->entries[after] || (p->entries[before] == p->entries[after] && before < after));
+    }
+    free(b.memory);
+  }
+  fhk_cpu_destroy(cpu);
+}
+
+/* The most groups there can be, against all ways to cut few rows into requests. */
+static int64_t most_groups(int64_t rows, int64_t requests, int64_t group) {
+  int64_t most = requests == 1 ? (rows + group - 1) / group : 0;
+  for (int64_t first = 0; requests > 1 && first <= rows; first++) {
+    const int64_t all = (first + group - 1) / group + most_groups(rows - first, requests - 1, group);
+    if (all > most) most = all;
+  }
+  return most;
+}
+
+static void check_group_bound(void) {
+  for (int64_t rows = 0; rows <= 9; rows++)
+    for (int64_t requests = 1; requests <= 4; requests++)
+      for (int64_t group = 1; group <= 4; group++)
+        CHECK_INT(fh_groups_most(rows, requests, group), most_groups(rows, requests, group));
+  CHECK_INT(fh_groups_most(8192, 0, 8), 1024);
+  CHECK_INT(fh_groups_most(3, 1000, 8), 3);
+}
+
+/* Groups of 2 with unions of 2, 4, 3 and 0 entries, and 4, 4, 4 and 0 keys: rows are cheaper one by one where unions are large. */
+static void check_choice(void) {
+  static const int32_t indices[] = {1, 2, 2, 1, 3, 4, 5, 6, 7, 8, 8, 9, -1, -1, -1, -1};
+  fh_call call = lists(8, 20, 2, 2, indices, NULL);
+  const double pair = 2.0 * 1024 * 1e-9; /* GFLOP of a head and a key */
+  fh_policy policy = {.struct_size = sizeof policy};
+  fhk_cpu *cpu = fhk_cpu_create(1, FH_ISA_GENERIC);
+  call.policy = &policy;
+  for (int path = 0; path < FH_PATHS; path++) {
+    /* a gather row 5, a key 1; a packed group 13.5: dearer than 4 keys of 2 rows, 14, is not */
+    call.path = path;
+    policy.gather = (fh_path_cost){1000, 5, 1 / pair};
+    policy.packed = (fh_path_cost){0, 13.5, 0};
+    built b = build(cpu, &call);
+    static const int32_t falling[] = {1, 2, 0, 3}, parted[] = {3, 1, 2, 0};
+    CHECK_INT(*b.plan.packed_from, path == FH_AUTO); /* the group without keys: two rows for 10 */
+    for (int i = 0; i < 4; i++) CHECK_INT(b.plan.order[i], path == FH_AUTO ? parted[i] : falling[i]);
+    free(b.memory);
+  }
+  call.path = FH_AUTO;
+  policy.packed = (fh_path_cost){0, 10.5, 3.6 / (pair * 2 * 64)}; /* 10.5, and 3.6 for 64 entries begun */
+  built b = build(cpu, &call);
+  static const int32_t cheap[] = {1, 2, 0, 3};
+  CHECK_INT(*b.plan.packed_from, 4); /* 14.1 against 14, 10.5 against 10 */
+  for (int i = 0; i < 4; i++) CHECK_INT(b.plan.order[i], cheap[i]);
   free(b.memory);
   fhk_cpu_destroy(cpu);
 }
@@ -194,6 +289,9 @@ static void check_empty(void) {
 
 int main(void) {
   check_by_hand();
+  check_boundaries();
+  check_group_bound();
+  check_choice();
   check_random();
   check_again();
   check_empty();

@@ -124,7 +124,7 @@ static void refusals(fh_device *device) {
   call = a_call();
   plan.struct_size = 8;
   REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_VERSION,
-          "fh_plan.struct_size: got 8, wanted 80 (at least 80), set by the caller");
+          "fh_plan.struct_size: got 8, wanted 104 (at least 104), set by the caller");
   CHECK_INT(plan.s_q, -5);
 
   /* what the plan does not depend on need not be there, a stale plan least of all */

@@ -35,7 +35,6 @@ struct Build {
   fh_plan plan;
   fh_group_costs costs;
   uint32_t *rank;      /* [groups] entries, and kGathered where the group is left to the gather path: the order, falling */
-  bool choose;
   uint32_t window;     /* rows of a window of `ranked`, a multiple of 32 */
   uint32_t shared;     /* bytes */
   int log_bits;        /* `ranked`: log2 of the bits an entry has for its members */
@@ -287,7 +286,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) build_group(const __grid_const
     b.plan.first[blockIdx.x] = first;
     if (blockIdx.x == gridDim.x - 1) b.plan.first[gridDim.x] = b.call.s_q;
     b.plan.entries[blockIdx.x] = static_cast<int32_t>(entries);
-    b.rank[blockIdx.x] = entries | (b.choose && fh_group_gathers(&b.costs, entries, queries, keys) ? kGathered : 0);
+    b.rank[blockIdx.x] = entries | (fh_group_gathers(&b.costs, entries, queries, keys) ? kGathered : 0);
   }
 }
 
@@ -416,8 +415,7 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   b.call = *call;
   b.plan = *plan;
   b.rank = reinterpret_cast<uint32_t *>(base + at.rank);
-  b.choose = call->path == FH_AUTO;
-  b.costs = b.choose ? fh_group_costs_of(call, call->policy) : fh_group_costs{};
+  b.costs = fh_group_costs_of(call);
   const int64_t rows = call->s_kv < kWindow ? call->s_kv : kWindow;
   b.window = static_cast<uint32_t>(rows < 32 ? 32 : (rows + 31) / 32 * 32);
   b.log_bits = 3;
@@ -437,7 +435,7 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
     return fhk::launch_behind(gpu->capability, order_direct, (groups * 32 + kOrderThreads - 1) / kOrderThreads, kOrderThreads, 0,
                               stream, b.rank, plan->order, plan->packed_from, groups);
   int passes = 2;
-  while (passes < 8 && (b.choose || plan->capacity >> 4 * passes)) passes += 2;
+  while (passes < 8 && (call->path == FH_AUTO || plan->capacity >> 4 * passes)) passes += 2;
   return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, b.rank,
                             plan->order, plan->packed_from, reinterpret_cast<int32_t *>(base + at.spare), groups, passes);
 }
