@@ -1,12 +1,13 @@
 local preset = require "fewhead.preset"
 
 describe("preset", function()
-  it("knows five models at five tensor-parallel sizes", function()
+  it("knows six models at five tensor-parallel sizes", function()
     local names = preset.names()
-    assert.equal(25, #names)
+    assert.equal(30, #names)
     assert.same({ "glm-5 tp1", "glm-5 tp16", "glm-5 tp2" }, { names[1], names[2], names[3] })
-    for _, model in ipairs { "v4.1-flash", "v4-flash", "v4-pro", "v3.2", "glm-5" } do
-      for _, tp in ipairs { 1, 2, 4, 8, 16 } do assert.equal(tp, preset.get(("%s tp%d"):format(model, tp)).tp) end
+    assert.same({ "glm-5", "glm-5.2", "v3.2", "v4-flash", "v4-pro", "v4.1-flash" }, preset.models())
+    for _, model in ipairs(preset.models()) do
+      for _, tp in ipairs(preset.tp) do assert.equal(tp, preset.get(("%s tp%d"):format(model, tp)).tp) end
     end
   end)
 
@@ -14,7 +15,11 @@ describe("preset", function()
     assert.same({
       name = "v4.1-flash tp8", model = "v4.1-flash", tp = 8, heads = 64, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 640,
       index_topk = 512, window = 128, ratios = { 0, 1, 2 }, layers_at = { [0] = 2, [1] = 20, [2] = 18 }, ratio = 1, layers = 40,
-      hidden = 5120,
+      hidden = 5120, lists = {
+        { ratio = 0, layers = 2 }, { ratio = 2, layers = 6 }, { ratio = 2, layers = 6 }, { ratio = 2, layers = 6 },
+        { ratio = 1, layers = 4 }, { ratio = 1, layers = 4 }, { ratio = 1, layers = 4 }, { ratio = 1, layers = 4 },
+        { ratio = 1, layers = 4 },
+      },
     }, preset.get("v4.1-flash tp8"))
   end)
 
@@ -33,7 +38,7 @@ describe("preset", function()
   it("has the list widths, compression ratios and layers of the models", function()
     local wanted = {
       ["v4.1-flash"] = { 640, 128, 1, 40 }, ["v4-flash"] = { 640, 128, 4, 43 }, ["v4-pro"] = { 1152, 128, 4, 61 },
-      ["v3.2"] = { 2048, 0, 1, 61 }, ["glm-5"] = { 2048, 0, 1, 78 },
+      ["v3.2"] = { 2048, 0, 1, 61 }, ["glm-5"] = { 2048, 0, 1, 78 }, ["glm-5.2"] = { 2048, 0, 1, 78 },
     }
     for model, w in pairs(wanted) do
       local p = preset.get(model .. " tp8")
@@ -43,6 +48,18 @@ describe("preset", function()
     assert.equal(576, preset.get("v3.2 tp8").d_qk)
     assert.equal(576, preset.get("glm-5 tp8").d_qk)
     assert.equal(512, preset.get("v4-pro tp8").d_qk)
+  end)
+
+  it("gives every layer of a model one index list", function()
+    local wanted = { ["v4.1-flash"] = 9, ["v4-flash"] = 42, ["v4-pro"] = 61, ["v3.2"] = 61, ["glm-5"] = 78, ["glm-5.2"] = 21 }
+    for model, count in pairs(wanted) do
+      local p, at = preset.get(model .. " tp8"), {}
+      assert.equal(count, #p.lists, model)
+      for _, list in ipairs(p.lists) do at[list.ratio] = (at[list.ratio] or 0) + list.layers end
+      assert.same(p.layers_at, at, model)
+    end
+    assert.same({ ratio = 1, layers = 1 }, preset.get("glm-5.2 tp8").lists[2])
+    assert.same({ ratio = 1, layers = 4 }, preset.get("glm-5.2 tp8").lists[3])
   end)
 
   it("hands out a table of one's own each time", function()

@@ -36,6 +36,9 @@ local function pick(source, fields)
   return copy
 end
 
+--- Those fields of a result of fewhead.timing that a record keeps.
+function M.time_of(time) return pick(time, TIME_FIELDS) end
+
 --- One JSONL record: { path, provider, case, parity, time, work, run }. parity is a result of fewhead.parity, time one of
 -- fewhead.timing or nil, work the counters of one run or nil (its path is the one that ran, which auto chose), run a header of
 -- fewhead.run. A time beside a parity that did not pass is refused.
@@ -50,7 +53,7 @@ function M.record(problem, path, checked, time, work, run)
   end
   return {
     path = path, provider = "fewhead", case = problem.case:describe(), parity = pick(checked, PARITY_FIELDS),
-    time = time and pick(time, TIME_FIELDS), work = done, run = run,
+    time = time and M.time_of(time), work = done, run = run,
   }
 end
 

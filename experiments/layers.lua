@@ -1,0 +1,45 @@
+-- What would an engine gain a chunk? One chunk through all attention layers of a model, index lists shared as the model shares
+-- them, path against path, plans included.
+--
+--   ./fewhead run experiments/layers.lua --device cuda:0                      V4.1-Flash at TP8, an 8192-row prompt
+--   ./fewhead run experiments/layers.lua --device cuda:0 --prior 122880       the last 8192 rows of a 128k prompt
+--   ./fewhead run experiments/layers.lua --model glm-5.2 --s-q 4              on a CPU
+--
+-- Exit status 1 when a path fails parity.
+local fh = require "fewhead"
+
+local sizes = {}
+for i, tp in ipairs(fh.preset.tp) do sizes[i] = tostring(tp) end
+
+local opt = fh.cli.options {
+  name = "layers", about = "One chunk through a model's attention layers: ms a chunk on each path, and what plans have of it.",
+  options = {
+    { "--model", "NAME", "whose layers and lists", default = "v4.1-flash", choices = fh.preset.models() },
+    { "--tp", "RANKS", "how many share the heads", default = "8", choices = sizes },
+    { "--s-q", "INTEGER", "rows of the chunk (default 16 on a CPU, 8192 on a GPU)", lo = 1 },
+    { "--prior", "INTEGER", "rows of the prompt before it (default: the prompt is 8192 rows long and ends with it)", lo = 0 },
+    { "--pattern", "LIST", "how lists are drawn", default = "local", choices = { "local", "csa" } },
+    { "--keep", "NUMBER", "share of picks that local keeps from row to row (default 0.9)", lo = 0, hi = 1 },
+    { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
+    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    { "--seconds", "NUMBER", "time to spend on timing", default = 10, lo = 0 },
+    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
+  },
+}:read(arg)
+
+local function need(value, err)
+  if not value then fh.cli.exit(fh.cli.FAILED, "layers: " .. err) end
+  return value
+end
+
+local dev = need(fh.device.open(opt.device))
+local run, failed = fh.run.header(dev), false
+for i, pattern in ipairs(opt.pattern) do
+  local result = need(fh.layers {
+    model = opt.model, tp = tonumber(opt.tp), s_q = opt.s_q, prior = opt.prior, pattern = pattern, keep = opt.keep,
+    layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds / #opt.pattern,
+  })
+  print((i > 1 and "\n" or "") .. tostring(result))
+  for _, record in ipairs(result.records) do failed = failed or record.parity.status ~= "pass" end
+end
+return failed and fh.cli.FAILED or 0
