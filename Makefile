@@ -52,6 +52,11 @@ LIBRARY := $(BUILD)/libfewhead.so
 # The name that programs linked against the library ask for; its number changes when they could no longer use a new library.
 SONAME  := libfewhead.so.0
 
+# The plug-in that runs an installed FlashMLA: of its own, so that the library knows nothing of PyTorch.
+FLASHMLA_SOURCES := $(wildcard peers/flashmla/*.c)
+FLASHMLA_OBJECTS := $(FLASHMLA_SOURCES:%.c=$(BUILD)/obj/%.o)
+FLASHMLA         := $(BUILD)/libfewhead_flashmla.so
+
 # A kernel file's instruction set stands in its name; everything else is built for the plain CPU and chosen at run time.
 X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
@@ -62,7 +67,7 @@ isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c 
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
 all:
 	$(build_now)
-lib: $(LIBRARY)
+lib: $(LIBRARY) $(FLASHMLA)
 
 $(LIBRARY): $(OBJECTS)
 	@mkdir -p $(@D)
@@ -70,6 +75,10 @@ $(LIBRARY): $(OBJECTS)
 	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
 	@ln -sf libfewhead.so $(BUILD)/$(SONAME)
 	@echo 'fewhead: built for the CPU $(if $(NVCC),and $(CUDA_TEXT),alone: $(if $(filter 0,$(CUDA)),CUDA=0,no nvcc here))'
+
+$(FLASHMLA): $(FLASHMLA_OBJECTS)
+	$(if $(V),,@echo '  ld  $@')
+	$(Q)$(CC) -shared -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ -ldl
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h
 	@mkdir -p $(@D)
@@ -175,7 +184,7 @@ repl:
 	@./fewhead repl
 
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
-C_FILES := $(SOURCES) $(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/*.c bench/*.c))
+C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/*.c bench/*.c))
 
 lint: lint-lua lint-c lint-tidy lint-sh
 
@@ -186,7 +195,7 @@ lint-lua:
 lint-c:
 	@tools/setup.sh lint
 	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
-	  $(filter -D% -I%,$(CPPFLAGS_ALL)) lib kernels
+	  $(filter -D% -I%,$(CPPFLAGS_ALL)) lib kernels peers
 
 # Each file with the instruction set it is built for; all of them, whatever the first ones have to say.
 lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h
@@ -219,16 +228,17 @@ install: install-lua
 # What the command and the Lua modules need: all that a package of Lua modules installs.
 install-lua: lib
 	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(LUADIR)/fewhead"
-	install -m 755 $(LIBRARY) "$(DESTDIR)$(LIBDIR)/"
+	install -m 755 $(LIBRARY) $(FLASHMLA) "$(DESTDIR)$(LIBDIR)/"
 	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h "$(DESTDIR)$(LUADIR)/fewhead/"
 	install -m 755 fewhead "$(DESTDIR)$(BINDIR)/"
 
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/fewhead" "$(DESTDIR)$(INCLUDEDIR)/fewhead.h" "$(DESTDIR)$(INCLUDEDIR)/fewhead_provider.h"
-	rm -f "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libfewhead.so" "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
+	rm -f "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libfewhead.so" "$(DESTDIR)$(LIBDIR)/libfewhead_flashmla.so" \
+	  "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	rm -rf "$(DESTDIR)$(LUADIR)/fewhead" "$(DESTDIR)$(DATADIR)/fewhead"
 
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJECTS:.o=.d)
+-include $(OBJECTS:.o=.d) $(FLASHMLA_OBJECTS:.o=.d)

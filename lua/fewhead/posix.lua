@@ -13,6 +13,7 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   ffi.cdef [[
   typedef struct { unsigned long bits[16]; } fewhead_sigset; /* at least sigset_t, which is 128 bytes */
   typedef struct { long sec; long nsec; } fewhead_timespec;
+  typedef struct { size_t count; char **paths; size_t rest[7]; } fewhead_glob; /* at least glob_t, which is 72 bytes */
   int getpid(void);
   int isatty(int fd);
   int fileno(void *stream);
@@ -24,6 +25,8 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   int sigaddset(fewhead_sigset *set, int signal);
   int pthread_sigmask(int how, const fewhead_sigset *set, fewhead_sigset *before);
   int sigtimedwait(const fewhead_sigset *set, void *info, const fewhead_timespec *timeout);
+  int glob(const char *pattern, int flags, void *failed, fewhead_glob *found);
+  void globfree(fewhead_glob *found);
   ]]
 end
 
@@ -50,6 +53,16 @@ function M.make_folders(path)
     if folder ~= "" and C.mkdir(folder, MODE) ~= 0 and ffi.errno() ~= EEXIST then return failure(folder) end
   end
   return true
+end
+
+--- The files and folders whose path is `folder`, as it stands, followed by something that matches the shell's `pattern`; sorted.
+function M.glob(folder, pattern)
+  local found, list = ffi.new("fewhead_glob"), {}
+  if C.glob(folder:gsub("[*?%[\\]", "\\%0") .. pattern, 0, nil, found) == 0 then
+    for i = 0, tonumber(found.count) - 1 do list[i + 1] = ffi.string(found.paths[i]) end
+  end
+  C.globfree(found)
+  return list
 end
 
 --- Did everything written to an open Lua file get to where it goes? Remembers writes that nobody checked. true | nil, error.

@@ -1,0 +1,167 @@
+/* PyTorch's libraries loaded, and what torch.h says of them. */
+#include "torch.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* The release whose shim this was written for: how values are encoded in a stack goes by it. */
+static const uint64_t SHIM_VERSION = (uint64_t)2 << 56 | (uint64_t)10 << 48;
+
+/* ---- Loading -------------------------------------------------------------------------------------------------------------- */
+
+/* dlopen of folder/name, of which the process keeps one copy for good: PyTorch's registries and threads outlive any use of it. */
+static void *open_library(const char *folder, const char *name, char *text, size_t text_bytes) {
+  char path[4096];
+  if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) {
+    snprintf(text, text_bytes, "torch: got a path of more than %zu bytes", sizeof path - 1);
+    return NULL;
+  }
+  void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+  if (!library) snprintf(text, text_bytes, "PyTorch does not load: %s", dlerror());
+  return library;
+}
+
+/* "2.11.0" of a number with a byte for each of major, minor and patch on top. */
+static void format_version(uint64_t abi, char *version, size_t version_bytes) {
+  snprintf(version, version_bytes, "%u.%u.%u", (unsigned)(abi >> 56), (unsigned)(abi >> 48 & 255), (unsigned)(abi >> 40 & 255));
+}
+
+int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_bytes) {
+  const char *missing = NULL;
+  memset(torch, 0, sizeof *torch);
+  /* libtorch_cuda.so brings all the others but libtorch.so, an empty library that extensions ask for by name. */
+  void *library = open_library(folder, "libtorch_cuda.so", text, text_bytes);
+  if (!library || !open_library(folder, "libtorch.so", text, text_bytes)) return 1;
+#define FM_FIND(type, name, arguments)           \
+  *(void **)&torch->name = dlsym(library, #name); \
+  if (!torch->name && !missing) missing = #name;
+  FM_SHIM(FM_FIND)
+#undef FM_FIND
+  *(void **)&torch->operator_new = dlsym(library, "_Znwm");
+  if (!torch->operator_new && !missing) missing = "operator new";
+  if (torch->aoti_torch_abi_version) format_version(torch->aoti_torch_abi_version(), torch->version, sizeof torch->version);
+  if (!missing) return 0;
+  snprintf(text, text_bytes, "PyTorch %s in %s has no %s: wanted PyTorch 2.10 or later with CUDA",
+           *torch->version ? torch->version : "(of no known version)", folder, missing);
+  return 1;
+}
+
+/* ---- Tensors -------------------------------------------------------------------------------------------------------------- */
+
+fm_shape fm_dense(int64_t rank, int64_t a, int64_t b, int64_t c) {
+  fm_shape shape = {rank, {a, b, c}, {1, 1, 1}};
+  for (int64_t i = rank - 2; i >= 0; i--) shape.strides[i] = shape.strides[i + 1] * shape.sizes[i + 1];
+  return shape;
+}
+
+int fm_view(const fm_torch *torch, fm_place place, const void *data, int32_t dtype, fm_shape shape, fm_tensor *made) {
+  union { const void *given; void *taken; } memory = {data}; /* the shim knows no const */
+  return torch->aoti_torch_create_tensor_from_blob(memory.taken, shape.rank, shape.sizes, shape.strides, 0, dtype, place.device,
+                                                   place.ordinal, made) != 0;
+}
+
+int fm_new(const fm_torch *torch, fm_place place, int32_t dtype, fm_shape shape, fm_tensor *made) {
+  return torch->aoti_torch_empty_strided(shape.rank, shape.sizes, shape.strides, dtype, place.device, place.ordinal, made) != 0;
+}
+
+int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, fm_tensor *made) {
+  return torch->aoti_torch__reinterpret_tensor(tensor, shape.rank, shape.sizes, shape.strides, 0, made) != 0;
+}
+
+int fm_fill(const fm_torch *torch, fm_tensor tensor, int32_t dtype, const void *value) {
+  const fm_place host = {torch->aoti_torch_device_type_cpu(), 0};
+  fm_tensor one = NULL;
+  const int failed = fm_view(torch, host, value, dtype, fm_dense(1, 1, 1, 1), &one) || torch->aoti_torch_copy_(tensor, one, 0);
+  fm_drop(torch, &one);
+  return failed;
+}
+
+int fm_has_sizes(const fm_torch *torch, fm_tensor tensor, fm_shape shape) {
+  int64_t rank, *sizes;
+  return !torch->aoti_torch_get_dim(tensor, &rank) && rank == shape.rank && !torch->aoti_torch_get_sizes(tensor, &sizes) &&
+         memcmp(sizes, shape.sizes, (size_t)rank * sizeof *sizes) == 0;
+}
+
+void fm_drop(const fm_torch *torch, fm_tensor *tensor) {
+  if (*tensor) torch->aoti_torch_delete_tensor_object(*tensor);
+  *tensor = NULL;
+}
+
+/* ---- Operators ------------------------------------------------------------------------------------------------------------ */
+
+int fm_argument(const fm_torch *torch, fm_tensor tensor, int optional, fm_value *value) {
+  fm_tensor handle;
+  *value = 0;
+  if (!tensor) return !optional;
+  if (torch->aoti_torch_new_tensor_handle(tensor, &handle)) return 1;
+  *value = (fm_value)(uintptr_t)handle;
+  if (optional) {
+    fm_value *boxed = torch->operator_new(sizeof *boxed);
+    *boxed = *value;
+    *value = (fm_value)(uintptr_t)boxed;
+  }
+  return 0;
+}
+
+fm_value fm_float(double number) {
+  fm_value value;
+  memcpy(&value, &number, sizeof value);
+  return value;
+}
+
+int fm_call(const fm_torch *torch, const char *name, fm_value *stack) {
+  return torch->torch_call_dispatcher(name, "", stack, SHIM_VERSION) != 0;
+}
+
+/* ---- What PyTorch says ---------------------------------------------------------------------------------------------------- */
+
+void fm_capture_begin(fm_capture *capture) {
+  capture->saved = -1;
+  capture->file = memfd_create("stderr", MFD_CLOEXEC);
+  if (capture->file < 0) return;
+  fflush(stderr);
+  capture->saved = dup(STDERR_FILENO);
+  if (capture->saved < 0 || dup2(capture->file, STDERR_FILENO) < 0) {
+    if (capture->saved >= 0) close(capture->saved);
+    close(capture->file);
+    capture->saved = -1;
+  }
+}
+
+/* Everything in the file to where standard error leads now. */
+static void pass_on(int file) {
+  char piece[4096];
+  ssize_t got;
+  lseek(file, 0, SEEK_SET);
+  while ((got = read(file, piece, sizeof piece)) > 0)
+    if (write(STDERR_FILENO, piece, (size_t)got) != got) return; /* nobody left to tell */
+}
+
+/* The line after "Exception in aoti_torch: ", which is how the shim begins. */
+static void find_raised(int file, char *raised, size_t raised_bytes) {
+  static const char BEGIN[] = "Exception in aoti_torch: ";
+  char log[8192]; /* the beginning; below it is a stack trace */
+  const ssize_t got = pread(file, log, sizeof log - 1, 0);
+  log[got > 0 ? got : 0] = 0;
+  const char *line = strstr(log, BEGIN);
+  line = line ? line + sizeof BEGIN - 1 : log;
+  snprintf(raised, raised_bytes, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+void fm_capture_end(fm_capture *capture, char *raised, size_t raised_bytes) {
+  if (raised) *raised = 0;
+  if (capture->saved < 0) return;
+  fflush(stderr);
+  dup2(capture->saved, STDERR_FILENO);
+  close(capture->saved);
+  if (raised)
+    find_raised(capture->file, raised, raised_bytes);
+  else
+    pass_on(capture->file);
+  close(capture->file);
+  capture->saved = -1;
+}
