@@ -70,8 +70,8 @@ describe("a chunk of V4.1-Flash", function()
     if not packs then return end
     assert.equal(49, #c:steps("packed"))
     assert.equal(7, #c:steps("packed", 2))
-    assert.equal(c.lists[2].rebuild, c:steps("packed", 2)[1])
-    assert.equal(c.lists[5].rebuild, c:steps("packed")[1 + 2 + 3 * 7 + 1])
+    assert.equal(c.lists[2].rebuild.packed, c:steps("packed", 2)[1])
+    assert.equal(c.lists[5].rebuild.packed, c:steps("packed")[1 + 2 + 3 * 7 + 1])
   end)
 
   it("gives every layer what its call gives alone, bit for bit", function()

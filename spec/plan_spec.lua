@@ -147,6 +147,32 @@ describe("plan", function()
     assert.same({ token = { 5, 6 }, member = { "11", "11" } }, made:group_entries(1))
   end)
 
+  it("says for calls with path auto which groups they pack: those that share", function()
+    -- eight rows that list the same 200 keys, and eight that list keys of their own
+    local lists = {}
+    for row = 1, 16 do
+      lists[row] = {}
+      for k = 1, 200 do lists[row][k] = row <= 8 and k - 1 or row * 200 + k end
+    end
+    local p = assert(case({ s_q = 16, topk = 200, s_kv = 4000, pattern = "uniform", h_q = 8 }):problem(dev))
+    assert(p.indices:from_table(lists))
+    -- at these costs 8 rows of 8 heads cost 8 * 8 * 200, packed ones 64 / 2 for each entry of whole blocks of 64
+    local policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
+    policy.padded.gflop_us, policy.gather.gflop_us, policy.packed.gflop_us = 1, 1, 0.5
+    local priced = setmetatable({}, { __index = p })
+    function priced:bare_call(...) -- luacheck: ignore self
+      local call = p:bare_call(...)
+      call.policy = policy
+      return call
+    end
+    local packed, auto = assert(plan.build(priced)), assert(plan.build(priced, { path = "auto" }))
+    assert.same({ 200, 1600 }, auto:entries())
+    assert.equal(1, auto:unpacked())
+    assert.equal(0, assert(auto:rebuilder(priced, "packed"))())
+    assert(dev:synchronize())
+    assert.equal(0, auto:unpacked())
+  end)
+
   it("is not built again from lists that do not fit its memory", function()
     local made = assert(plan.build(problem_of { { 1, 2 } }))
     local build, err = made:rebuilder(problem_of { { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 } })
@@ -186,7 +212,7 @@ describe("plan", function()
     end
     refused("plan.build: problem: got nil, wanted a problem, such as case:problem(dev) gives", function() plan.build() end)
     refused("plan.build: group: got 65, wanted a whole number in 0 .. 64", function() plan.build(p, { group = 65 }) end)
-    refused('plan.build: unknown option "groups"; did you mean "group"? known: group',
+    refused('plan.build: unknown option "groups"; did you mean "group"? known: group, path',
       function() plan.build(p, { groups = 1 }) end)
     made = assert(plan.build(p))
     refused("plan:group_entries: g: got 2, wanted a whole number in 1 .. 1", function() made:group_entries(2) end)

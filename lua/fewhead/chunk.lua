@@ -113,8 +113,11 @@ local function fill(self, o, base)
     if self.device:has_path("packed", list.case.h_q) then
       list.problem = problem_of(self, list, self.buffers[1]) -- what its plan reads
       list.plan, err = plan.build(list.problem)
-      if list.plan then list.rebuild, err = list.plan:rebuilder(list.problem) end
-      if not list.rebuild then return nil, err end
+      list.rebuild = {}
+      for path in pairs(ON_PLANS) do
+        if list.plan then list.rebuild[path], err = list.plan:rebuilder(list.problem, path == "auto" and path or "packed") end
+        if not list.rebuild[path] then return nil, err end
+      end
       used = used + list.plan.memory.storage.bytes
     end
     used = used + list.indices.storage.bytes
@@ -167,7 +170,7 @@ function Chunk:steps(path, number)
   for i, list in ipairs(self.lists) do
     if not number or i == number then
       local shared = plan_for(path, list)
-      if shared then steps[#steps + 1] = list.rebuild end
+      if shared then steps[#steps + 1] = list.rebuild[path] end
       for _, layer in ipairs(path == "plans" and {} or list.layers) do
         local step, err = layer.problem:runner(path, layer.outputs, { plan = shared })
         if not step then return nil, ("layer %d: %s"):format(layer.number, err) end

@@ -19,18 +19,22 @@ local M = {}
 local Plan = { __name = "plan" }
 Plan.__index = Plan
 
+local PATHS = { "packed", "auto" }
+
 local WORD = ffi.sizeof("int32_t")
 local words, members = ffi.typeof("const int32_t *"), ffi.typeof("const uint64_t *")
 
---- Build the plan of a problem's lists. group: rows of a group; left out or 0 = as many as fill a tile of 64 with their heads.
--- Returns nil and the library's message when it refuses, or when there is no memory.
+--- Build the plan of a problem's lists. Options: group, rows of a group; left out or 0 = as many as fill a tile of 64 with their
+-- heads. path = "auto": a plan for calls with that path, which says which groups they pack (fewhead.h); default "packed", which
+-- packs all. Returns nil and the library's message when it refuses, or when there is no memory.
 function M.build(problem, options)
   if type(problem) ~= "table" or type(problem.bare_call) ~= "function" then
     error(("plan.build: problem: got %s, wanted a problem, such as case:problem(dev) gives"):format(args.show(problem)), 2)
   end
-  local o = args.options("plan.build", options, { "group" })
+  local o = args.options("plan.build", options, { "group", "path" })
   if o.group ~= nil then args.integer("plan.build: group", o.group, 0, 64) end
-  local call = problem:bare_call("packed", nil, { group = o.group })
+  local path = args.enum("plan.build: path", args.given(o.path, PATHS[1]), PATHS)
+  local call = problem:bare_call(path, nil, { group = o.group })
   local bytes = ffi.new("uint64_t[1]")
   local ok, err = F.check(C.fh_plan_bytes(problem.device.handle, call, bytes))
   if not ok then return nil, err end
@@ -39,7 +43,7 @@ function M.build(problem, options)
   if not memory then return nil, "plan: " .. err end
   local struct = ffi.new("fh_plan")
   struct.struct_size = ffi.sizeof(struct)
-  local self = setmetatable({ struct = struct, memory = memory, bytes = bytes[0], group = o.group }, Plan)
+  local self = setmetatable({ struct = struct, memory = memory, bytes = bytes[0], group = o.group, path = path }, Plan)
   ok, err = self:rebuilder(problem)
   if not ok then
     memory:free()
@@ -59,10 +63,12 @@ end
 
 --- A function that builds the plan again in its memory from what the lists of `problem` hold then, and returns an fh_status:
 -- lists change in place from chunk to chunk. On a GPU it works in the order of the device's stream and may be recorded in a
--- graph. The problem is the plan's own, or one of the same sizes. nil and the library's message when it refuses.
-function Plan:rebuilder(problem)
+-- graph. The problem is the plan's own, or one of the same sizes; path: what the plan is for, if not for what it was. nil and the
+-- library's message when it refuses.
+function Plan:rebuilder(problem, path)
   check(self, "rebuilder")
-  local call, handle = problem:bare_call("packed", nil, { group = self.group }), problem.device.handle
+  path = args.enum("plan:rebuilder: path", args.given(path, self.path), PATHS)
+  local call, handle = problem:bare_call(path, nil, { group = self.group }), problem.device.handle
   local function build() return C.fh_plan_build(handle, call, self.memory:data(), self.bytes, self.struct) end
   local ok, err = F.check(build())
   if ok then ok, err = problem.device:synchronize() end
@@ -127,6 +133,12 @@ function Plan:stats()
     entries = entries, keys = keys, union_per_row = self.s_q > 0 and entries / self.s_q or 0,
     dedup = entries > 0 and keys / entries or 1,
   }
+end
+
+--- Groups that a call with path "auto" computes row by row: 0 for a plan that is not for such calls.
+function Plan:unpacked()
+  check(self, "unpacked")
+  return self.groups > 0 and words_of(self, self.struct.packed_from, 0, 1)[0] or 0
 end
 
 --- Give the memory back; twice does nothing. Calls that use the plan must not run any more.
