@@ -63,13 +63,13 @@ static const void *find_table(const char *path, const char *quoted) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     snprintf(text, sizeof text, "%s", dlerror());
-    fh_fail(FH_ERR_ARGUMENT, "provider: got %s, wanted a shared library that loads (%s)", quoted, one_line(text));
+    fh_fail(FH_ERR_ARGUMENT, "path: got %s, wanted a shared library that loads (%s)", quoted, one_line(text));
     free(file);
     return NULL;
   }
   free(file);
   const void *table = dlsym(library, SYMBOL);
-  if (!table) fh_fail(FH_ERR_ARGUMENT, "provider: got %s, wanted a plug-in: it exports no %s", quoted, SYMBOL);
+  if (!table) fh_fail(FH_ERR_ARGUMENT, "path: got %s, wanted a plug-in: it exports no %s", quoted, SYMBOL);
   dlclose(library); /* RTLD_NODELETE: it stays */
   return table;
 }
@@ -77,7 +77,7 @@ static const void *find_table(const char *path, const char *quoted) {
 static fh_status check_number(const char *quoted, const char *name, uint64_t got, uint64_t low, uint64_t high) {
   if (got >= low && got <= high) return FH_OK;
   return fh_fail(FH_ERR_VERSION,
-                 "provider: %s: %s: got %" PRIu64 ", wanted %" PRIu64 " .. %" PRIu64 "; build it with this library's header", quoted,
+                 "plug-in %s: %s: got %" PRIu64 ", wanted %" PRIu64 " .. %" PRIu64 "; build it with this library's header", quoted,
                  name, got, low, high);
 }
 
@@ -94,7 +94,7 @@ static fh_status read_table(const void *given, const char *quoted, fh_provider_t
   fh_status status;
   memcpy(table, given, offsetof(fh_provider_table, call_bytes)); /* no more may be read before its version is known */
   if (table->abi != FH_PROVIDER_ABI)
-    return fh_fail(FH_ERR_VERSION, "provider: %s: abi: got %d, wanted %d; build it with this library's header", quoted,
+    return fh_fail(FH_ERR_VERSION, "plug-in %s: abi: got %d, wanted %d; build it with this library's header", quoted,
                    (int)table->abi, FH_PROVIDER_ABI);
   const uint64_t bytes = table->struct_size;
   status = check_number(quoted, "struct_size", bytes, offsetof(fh_provider_table, collect), sizeof *table);
@@ -106,13 +106,13 @@ static fh_status read_table(const void *given, const char *quoted, fh_provider_t
     return status;
   const uint32_t kinds = FH_PROVIDER_CPU | FH_PROVIDER_CUDA;
   if (!table->devices || table->devices & ~kinds)
-    return fh_fail(FH_ERR_ARGUMENT, "provider: %s: devices: got %u, wanted FH_PROVIDER_CPU, FH_PROVIDER_CUDA or both", quoted,
+    return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: devices: got %u, wanted FH_PROVIDER_CPU, FH_PROVIDER_CUDA or both", quoted,
                    (unsigned)table->devices);
   if (!table->name || !is_name(table->name))
-    return fh_fail(FH_ERR_ARGUMENT, "provider: %s: name: wanted 1 .. 31 letters, digits, '.', '_', '-', the first one a letter",
+    return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: name: wanted 1 .. 31 letters, digits, '.', '_', '-', the first one a letter",
                    quoted);
-  if (!table->version || !*table->version) return fh_fail(FH_ERR_ARGUMENT, "provider: %s: version: wanted a text", quoted);
-  if (!table->run) return fh_fail(FH_ERR_ARGUMENT, "provider: %s: run: got NULL, wanted a function", quoted);
+  if (!table->version || !*table->version) return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: version: wanted a text", quoted);
+  if (!table->run) return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: run: got NULL, wanted a function", quoted);
   return FH_OK;
 }
 

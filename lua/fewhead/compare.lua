@@ -4,12 +4,13 @@
 --   local case = fh.case { heads = 8, s_q = 2048, pattern = "csa", layout = "vllm" }
 --   print(fh.compare(case, { "padded", "native" }))    -- parity, medians, ratio, verdict
 --
--- "native" is gather and packed, both measured; the quicker one is called native(gather) or native(packed) in the table. A path
--- that fails parity gets no time: a wrong answer has no speed.
+-- "native" is gather and packed, both measured; the quicker one is called native(gather) or native(packed) in the table. A peer
+-- (fewhead.peer) stands beside paths. What fails parity gets no time: a wrong answer has no speed.
 
 local args = require "fewhead.args"
 local device = require "fewhead.device"
 local parity = require "fewhead.parity"
+local peers = require "fewhead.peer"
 local timing = require "fewhead.timing"
 
 local M = {}
@@ -39,36 +40,47 @@ end
 --- Those fields of a result of fewhead.timing that a record keeps.
 function M.time_of(time) return pick(time, TIME_FIELDS) end
 
---- One JSONL record: { path, provider, case, parity, time, work, run }. parity is a result of fewhead.parity, time one of
+--- One JSONL record: { path, provider, provider_version, case, parity, time, work, run }. path is a path or a peer, whose name
+-- then is path and provider; of the library's paths provider is "fewhead". parity is a result of fewhead.parity, time one of
 -- fewhead.timing or nil, work the counters of one run or nil (its path is the one that ran, which auto chose), run a header of
 -- fewhead.run. A time beside a parity that did not pass is refused.
 function M.record(problem, path, checked, time, work, run)
+  local name = peers.name_of(path)
   if time and checked.status ~= "pass" then
-    error(("compare.record: time: got one for %s, whose parity is %s; wanted none"):format(path, args.show(checked.status)), 2)
+    error(("compare.record: time: got one for %s, whose parity is %s; wanted none"):format(name, args.show(checked.status)), 2)
   end
   local done
   if work then
     done = pick(work, { "path", "rows", "useful_flops", "executed_flops", "bytes" })
-    done.waste = work.executed_flops > 0 and 1 - work.useful_flops / work.executed_flops or 0
+    local executed = work.executed_flops -- nil: a peer that does not tell
+    done.waste = executed and (executed > 0 and 1 - work.useful_flops / executed or 0)
   end
+  local provider, version = peers.provider_of(path)
   return {
-    path = path, provider = "fewhead", case = problem.case:describe(), parity = pick(checked, PARITY_FIELDS),
-    time = time and M.time_of(time), work = done, run = run,
+    path = name, provider = provider, provider_version = version, case = problem.case:describe(),
+    parity = pick(checked, PARITY_FIELDS), time = time and M.time_of(time), work = done, run = run,
   }
 end
 
---- Names of paths with "native" replaced by those it stands for on the device, gather and packed where it has them, none twice,
--- and whether it stood there. Wrong ones raise; level as in error(), 1 = the caller of this.
+--- Paths and peers with "native" replaced by the paths it stands for on the device, gather and packed where it has them, none
+-- twice, and whether it stood there. Wrong ones raise; level as in error(), 1 = the caller of this.
 function M.expand(what, paths, dev, level)
   args.table(what, paths, level + 1)
   if #paths == 0 then error(what .. ": got none, wanted at least one", level + 1) end
   local list, seen, native = {}, {}, false
   for i, path in ipairs(paths) do
-    args.enum(("%s[%d]"):format(what, i), path, PATHS, level + 1)
+    local where = ("%s[%d]"):format(what, i)
+    if peers.is(path) then
+      peers.handle(where, path, level + 1)
+      if (seen[path.name] or path) ~= path then
+        error(("%s: two peers are called %s: load one under another name"):format(where, path.name), level + 1)
+      end
+    else args.enum(where, path, PATHS, level + 1) end
     native = native or path == "native"
-    for _, name in ipairs(path == "native" and { "gather", "packed" } or { path }) do
+    for _, one in ipairs(path == "native" and { "gather", "packed" } or { path }) do
+      local name = peers.name_of(one)
       local wanted = not seen[name] and (path ~= "native" or dev:has_path(name))
-      if wanted then list[#list + 1], seen[name] = name, true end
+      if wanted then list[#list + 1], seen[name] = one, one end
     end
   end
   return list, native
@@ -126,7 +138,7 @@ local function row_of(record, best)
     row.median, row.plan = time.median_us, time.plan_us
     row.spread = format(time.p05_us) .. " .. " .. format(time.p95_us)
     row.useful = work.useful_flops / (time.median_us / 1e6) / GIGA
-    row.executed = work.executed_flops / (time.median_us / 1e6) / GIGA
+    row.executed = work.executed_flops and work.executed_flops / (time.median_us / 1e6) / GIGA
   end
   if verdict then row.ratio, row.verdict = verdict.ratio, verdict.verdict end
   return row
@@ -163,19 +175,41 @@ local function check_all(problem, paths, opts)
       how.plan = plan
     end
     checks[i] = not err and parity.check(problem, path, how)
-      or { status = "invalid", against = "reference", compared = 0, reason = ("%s did not run: %s"):format(path, err) }
+      or { status = "invalid", against = "reference", compared = 0,
+        reason = ("%s did not run: %s"):format(peers.name_of(path), err) }
   end
   if want then want.free() end
   return checks, plan
 end
 
---- fh.compare(case, { "padded", "native" }, opts): check each path against the reference, time those that pass in turns, and give
--- each a verdict against the first. Options: device (default device.default()); run, a header of fewhead.run (default: a new
--- one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
+-- Times of the paths that passed. A peer that fails while it is timed is out: its check says why, and the others are timed again.
+-- nil, err when a path of the library fails, or all is interrupted.
+local function time_all(problem, paths, checks, how)
+  while true do
+    local passed = {}
+    for i, path in ipairs(paths) do
+      if checks[i].status == "pass" then passed[#passed + 1] = path end
+    end
+    if #passed == 0 then return {} end
+    local times, err, culprit = timing.problem(problem, passed, how)
+    if times then return times end
+    local out
+    for i, path in ipairs(paths) do
+      if peers.is(path) and path.name == culprit then
+        checks[i], out = { status = "error", against = checks[i].against, compared = checks[i].compared, reason = err }, true
+      end
+    end
+    if not out then return nil, err end
+  end
+end
+
+--- fh.compare(case, { "padded", "native" }, opts): check each path or peer against the reference, time those that pass in turns,
+-- and give each a verdict against the first. Options: device (default device.default()); run, a header of fewhead.run (default: a
+-- new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
 -- row_invariant, as problem:call takes them; and those of fewhead.timing. Returns an object with .records (one JSONL record a
 -- path, in order, with .verdict = { verdict, ratio, lo, hi, against } beside the named fields), .noise, :record(path) and
 -- tostring; nil, message where the case does not fit the device or a timed run fails. A refused path is a record whose parity is
--- "invalid" and says why.
+-- "invalid" and says why; so is a peer that fails, with "error".
 function M.compare(case, paths, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
@@ -189,24 +223,20 @@ function M.compare(case, paths, opts)
 
   local checks, plan = check_all(problem, list, opts)
   if not checks then return nil, "compare: interrupted" end
-  local times, passed = {}, {}
-  for i, path in ipairs(list) do
-    if checks[i].status == "pass" then passed[#passed + 1] = path end
-  end
-  if #passed > 0 then
-    local how = pick(opts, TIMING)
-    how.plan, how.group, how.row_invariant = plan, opts.group, opts.row_invariant
-    times, err = timing.problem(problem, passed, how)
-  end
+  local how = pick(opts, TIMING)
+  how.plan, how.group, how.row_invariant = plan, opts.group, opts.row_invariant
+  local times
+  times, err = time_all(problem, list, checks, how)
   if plan then plan:free() end
   if not times then return nil, err end
 
   local self = { case = case, records = {}, native = native, noise = times.noise, device_name = run.device }
   for _, check in ipairs(checks) do self.sampled = self.sampled or check.sampled end
   for i, path in ipairs(list) do
-    self.records[i] = M.record(problem, path, checks[i], times[path], checks[i].work, run)
+    local time = times[peers.name_of(path)]
+    self.records[i] = M.record(problem, path, checks[i], time, checks[i].work, run)
+    if time then self.l2, self.stop = time.l2, time.stop end
   end
-  if passed[1] then self.l2, self.stop = times[passed[1]].l2, times[passed[1]].stop end
   add_verdicts(self.records, times)
   return setmetatable(self, Comparison)
 end

@@ -11,6 +11,7 @@ local compare = require "fewhead.compare"
 local device = require "fewhead.device"
 local json = require "fewhead.json"
 local parity = require "fewhead.parity"
+local peers = require "fewhead.peer"
 
 local new_case = require "fewhead.case"
 
@@ -251,7 +252,7 @@ local function check_path(problem, path, want, call)
   return result
 end
 
--- Results of one entry, path by path, to on_result(entry, the case that ran, result).
+-- Results of one entry, path by path, to on_result(entry, the case that ran, result, path or peer).
 local function run_entry(entry, paths, dev, full, on_result)
   local case, rows = entry.case, affordable_rows(entry, full)
   if rows < case.s_q then
@@ -269,35 +270,39 @@ local function run_entry(entry, paths, dev, full, on_result)
   end
   for _, path in ipairs(paths) do
     local result = want and check_path(problem, path, want, entry.call)
-      or { status = "invalid", path = path, against = "reference", compared = 0, reason = err }
+      or { status = "invalid", path = peers.name_of(path), against = "reference", compared = 0, reason = err }
     if case.s_q < entry.case.s_q then result.sampled = result.sampled or case.s_q end
-    on_result(entry, case, result)
+    on_result(entry, case, result, path)
   end
   if want then want.free() end
   case:free()
 end
 
--- The paths of an entry that are asked for; where none are named, those of them that the device has.
-local function paths_of(entry, asked, dev)
+-- The paths of an entry that are asked for; where none are named, those of them that the device has. And the peers, but for an
+-- entry that is about certain paths.
+local function paths_of(entry, asked, dev, guests)
   local list = {}
   for _, path in ipairs(entry.paths or PATHS) do
     local wanted = not asked and dev:has_path(path, entry.case.h_q)
     for _, name in ipairs(asked or {}) do wanted = wanted or name == path end
     if wanted then list[#list + 1] = path end
   end
+  for _, peer in ipairs(entry.paths and {} or guests) do list[#list + 1] = peer end
   return list
 end
 
-local COUNTERS = { pass = "passed", fail = "failed", invalid = "invalid" }
+local COUNTERS = { pass = "passed", fail = "failed", error = "failed", invalid = "invalid" }
 
--- Totals, and a function that adds a result to them and hands it on.
+-- Totals, and a function that adds a result to them and hands it on. What a path refuses it should do: it is invalid. A peer need
+-- not run every case.
 local function counting(on_result)
-  local totals = { passed = 0, failed = 0, invalid = 0, sampled = 0, checks = 0, cases = 0 }
-  return totals, function(entry, case, result)
-    totals[COUNTERS[result.status]] = totals[COUNTERS[result.status]] + 1
+  local totals = { passed = 0, failed = 0, invalid = 0, refused = 0, sampled = 0, checks = 0, cases = 0 }
+  return totals, function(entry, case, result, path)
+    local counter = result.refused and peers.is(path) and "refused" or COUNTERS[result.status]
+    totals[counter] = totals[counter] + 1
     totals.checks = totals.checks + 1
     if result.sampled then totals.sampled = totals.sampled + 1 end
-    if on_result then on_result(entry, case, result) end
+    if on_result then on_result(entry, case, result, path) end
   end
 end
 
@@ -322,7 +327,7 @@ function M.check_oracle(opts)
     local result = there and parity.check(there, "reference", { want = want, tolerance = {} })
       or { status = "invalid", path = "reference", compared = 0, reason = err }
     result.against = "reference on cpu"
-    on_result({ group = "oracle" .. cases[i].group:match("/.*"), case = case }, case, result)
+    on_result({ group = "oracle" .. cases[i].group:match("/.*"), case = case }, case, result, "reference")
     if want then want.free() end
     case:free()
   end
@@ -331,11 +336,12 @@ function M.check_oracle(opts)
 end
 
 --- Check cases. Options: cases (default own() and production()); device (default device.default()); paths, those of padded,
--- gather, packed, auto to run (default: what each case is for and the device has); full = true: larger samples; on_result =
--- function(entry, case, result), called after each check. Returns { passed =, failed =, invalid =, sampled =, checks =,
--- cases = }: sampled counts checks that compared a part of the rows.
+-- gather, packed, auto to run (default: what each case is for and the device has); peers, a list of those that run too; full =
+-- true: larger samples; on_result = function(entry, case, result, path or peer), called after each check. Returns { passed =,
+-- failed =, invalid =, refused =, sampled =, checks =, cases = }: refused counts cases that a peer does not run, sampled checks
+-- that compared a part of the rows.
 function M.run(opts)
-  opts = args.options("grid.run", opts, { "cases", "device", "paths", "full", "on_result" })
+  opts = args.options("grid.run", opts, { "cases", "device", "paths", "peers", "full", "on_result" })
   local cases = opts.cases
   if not cases then
     cases = M.own()
@@ -344,7 +350,7 @@ function M.run(opts)
   local dev = device.check("grid.run: device", opts.device or device.default())
   local totals, count = counting(opts.on_result)
   for _, entry in ipairs(cases) do
-    local paths = paths_of(entry, opts.paths, dev)
+    local paths = paths_of(entry, opts.paths, dev, opts.peers or {})
     if #paths > 0 then
       totals.cases = totals.cases + 1
       run_entry(entry, paths, dev, opts.full, count)
@@ -374,8 +380,8 @@ local function text_line(entry, case, result)
   return table.concat(words)
 end
 
-local function record(entry, case, result, run)
-  local r = compare.record({ case = case }, result.path, result, nil, result.work, run)
+local function record(entry, case, result, path, run)
+  local r = compare.record({ case = case }, path, result, nil, result.work, run)
   r.group, r.rows = entry.group, entry.case.s_q
   return json.ordered(r, { "path", "provider", "group", "parity" })
 end
@@ -401,6 +407,7 @@ local function parser()
         repeated = true },
       { "--full", nil, "more rows of what is too large to be compared as a whole" },
       { "--filter", "TEXT", "only cases whose group or description contains TEXT" },
+      peers.option,
       { "--device", "NAME", "device to run on", default = device.default_name() },
     },
   }
@@ -439,25 +446,27 @@ function M.main(argv)
     io.stderr:write(("fewhead: parity: %s (--help lists the options)\n"):format(err))
     return USAGE
   end
-  local cases, dev
+  local cases, dev, guests
   cases, err = cases_of(opt)
   if cases then dev, err = device.open(opt.device) end
-  if not dev then
+  if dev then guests, err = peers.load_all(opt.provider) end
+  if not guests then
     io.stderr:write(("fewhead: parity: %s\n"):format(err))
     return cases and USAGE or FAILED
   end
   local run = opt.json and require("fewhead.run").header(dev, argv)
-  local function on_result(entry, case, result)
-    local line = opt.json and json.encode(record(entry, case, result, run)) or text_line(entry, case, result)
+  local function on_result(entry, case, result, path)
+    local line = opt.json and json.encode(record(entry, case, result, path, run)) or text_line(entry, case, result)
     io.stdout:write(line, "\n")
     io.stdout:flush()
   end
   local oracle = dev.kind ~= "cpu" and M.check_oracle { device = dev, on_result = on_result }
   local totals = M.run {
-    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, full = opt.full, on_result = on_result,
+    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, peers = guests, full = opt.full, on_result = on_result,
   }
-  local summary = ("%d passed, %d failed, %d invalid (%d on a sample of rows) of %d checks, %d cases\n"):format(totals.passed,
-    totals.failed, totals.invalid, totals.sampled, totals.checks, totals.cases)
+  local refused = totals.refused > 0 and (", %d refused by peers"):format(totals.refused) or ""
+  local summary = ("%d passed, %d failed, %d invalid%s (%d on a sample of rows) of %d checks, %d cases\n"):format(totals.passed,
+    totals.failed, totals.invalid, refused, totals.sampled, totals.checks, totals.cases)
   local stream = opt.json and io.stderr or io.stdout
   stream:write(summary)
   if oracle then

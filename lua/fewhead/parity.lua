@@ -12,6 +12,7 @@ local bit = require "bit"
 
 local args = require "fewhead.args"
 local F = require "fewhead.ffi"
+local peers = require "fewhead.peer"
 
 local ffi = F.ffi
 local band, lshift = bit.band, bit.lshift
@@ -321,19 +322,25 @@ end
 local TILE_ROWS = 64 -- rows of a packed tile, filled with floor(64 / h_q) queries
 
 local ORACLES = { "reference", "padded" }
+local PATHS = { "auto", "reference", "padded", "gather", "packed" }
+
+-- A path by name, or a peer.
+local function check_path(what, path, names, level)
+  if not peers.is(path) then args.enum(what, path, names, level + 1) end
+end
 
 -- Options that all functions on problems have, checked for the caller `level` frames up.
 local function check_problem(what, problem, opts, known, level)
   args.table(what .. ": problem", problem, level + 1)
   opts = args.options(what, opts, known, level + 1)
   if opts.sample ~= nil then args.integer(what .. ": sample", opts.sample, 1, nil, level + 1) end
-  if opts.against ~= nil then args.enum(what .. ": against", opts.against, ORACLES, level + 1) end
+  if opts.against ~= nil then check_path(what .. ": against", opts.against, ORACLES, level + 1) end
   return opts
 end
 
 --- The oracle's answer for a problem: { out =, lse =, max_logits =, against =, rows = {first, step, count} or nil, free =
--- function } | nil, err. Options: against = "reference" (default; float32 out) or "padded" (bf16); sample = at most how many
--- rows.
+-- function } | nil, err. Options: against = "reference" (default; float32 out), "padded" or a peer (bf16); sample = at most how
+-- many rows.
 function M.expected(problem, opts)
   opts = check_problem("parity.expected", problem, opts, { "against", "sample" }, 2)
   local against = opts.against or ORACLES[1]
@@ -349,12 +356,18 @@ function M.expected(problem, opts)
   outputs, err = asked:outputs { float32 = against == "reference" }
   local ran = outputs
   if outputs then ran, err = asked:run(against, outputs) end
-  if not ran then return nil, ("%s did not run: %s"):format(against, err) end
+  if not ran then
+    if outputs then outputs:free() end
+    return nil, ("%s did not run: %s"):format(peers.name_of(against), err)
+  end
   local function free()
     outputs:free()
     if rows then asked:free() end
   end
-  return { out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = against, rows = rows, free = free }
+  return {
+    out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = peers.name_of(against), rows = rows,
+    free = free,
+  }
 end
 
 -- What a path wrote into outputs, for the rows that the oracle answered.
@@ -404,15 +417,19 @@ end
 local function run_and_compare(problem, path, want, opts)
   local outputs, err = problem:outputs()
   if not outputs then return { status = "invalid", compared = 0, reason = err } end
-  local work
-  work, err = problem:run(path, outputs, { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant })
+  local name = peers.name_of(path)
+  local how = { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant }
+  local work, why, failed = problem:run(path, outputs, how)
   if not work then
     outputs:free()
-    return { status = "invalid", compared = 0, reason = ("%s did not run: %s"):format(path, err) }
+    return {
+      status = failed and "error" or "invalid", refused = not failed or nil, compared = 0,
+      reason = ("%s %s: %s"):format(name, failed and "failed" or "did not run", why),
+    }
   end
   local result = M.judge(problem, outputs, want, opts.tolerance)
   local intact, touched = problem:intact(outputs)
-  local other = path ~= "auto" and work.path ~= path and ("asked for %s, %s ran"):format(path, tostring(work.path))
+  local other = path ~= "auto" and work.path ~= name and ("asked for %s, %s ran"):format(name, tostring(work.path))
   local reason = other or not intact and touched or want.rows and unwritten(outputs)
   if reason and result.status == "pass" then result.status, result.reason = "fail", reason end
   outputs:free()
@@ -420,41 +437,46 @@ local function run_and_compare(problem, path, want, opts)
   return result
 end
 
---- Run `path` on the problem into poisoned outputs and compare. Options: against = "reference" (default) or "padded"; sample =
--- at most how many rows to compare (nil: all; that all were written is checked anyway); want = what M.expected gave, to use it
--- again; plan, group, row_invariant as problem:call takes them; tolerance as M.compare (default: M.tolerance_of). Result: that of
--- M.compare with path, against, sampled = rows compared (nil: all) and work, the counters of the run. It fails also when another
--- path ran than was asked for, or when anything outside the real heads' outputs was written. A call that is refused is "invalid"
--- with the reason.
+--- Run `path`, a path's name or a peer, on the problem into poisoned outputs and compare. Options: against = "reference"
+-- (default), "padded" or a peer; sample = at most how many rows to compare (nil: all; that all were written is checked anyway);
+-- want = what M.expected gave, to use it again; plan, group, row_invariant as problem:call takes them; tolerance as M.compare
+-- (default: M.tolerance_of). Result: that of M.compare with path, against, sampled = rows compared (nil: all) and work, the
+-- counters of the run. It fails also when another path ran than was asked for, or when anything outside the real heads' outputs
+-- was written. A call that is refused is "invalid" with the reason and refused = true; a peer that fails while it runs is
+-- "error".
 function M.check(problem, path, opts)
   opts = check_problem("parity.check", problem, opts,
     { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance" }, 2)
-  args.enum("parity.check: path", path, { "auto", "reference", "padded", "gather", "packed" })
+  check_path("parity.check: path", path, PATHS, 2)
   limits_of(opts.tolerance, 2)
   local want, err = opts.want
   if not want then want, err = M.expected(problem, { against = opts.against, sample = opts.sample }) end
   local result = want and run_and_compare(problem, path, want, opts) or { status = "invalid", compared = 0, reason = err }
   if want and not opts.want then want.free() end
-  result.path, result.against = path, want and want.against or opts.against or ORACLES[1]
+  result.path, result.against = peers.name_of(path), want and want.against or peers.name_of(opts.against or ORACLES[1])
   return result
 end
 
 --- Three answers beside each other: { padded =, native =, between = } results (padded and `path` against the reference, `path`
 -- against padded) and the verdict: "agree", "padded is wrong", "<path> is wrong", "reference is doubtful" (two agree with each
--- other but not with it), "no two agree" or "not decided" (something was invalid). Options: sample, group.
+-- other but not with it), "no two agree" or "not decided" (something was invalid). Options: sample, group; padded = a peer that
+-- stands in padded's place, FlashMLA for one, with its name in the verdict. path may be a peer too.
 function M.three_way(problem, path, opts)
-  opts = check_problem("parity.three_way", problem, opts, { "sample", "group" }, 2)
-  args.enum("parity.three_way: path", path, { "auto", "gather", "packed" })
+  opts = check_problem("parity.three_way", problem, opts, { "sample", "group", "padded" }, 2)
+  check_path("parity.three_way: path", path, { "auto", "gather", "packed" }, 2)
+  local base = opts.padded or "padded"
+  check_path("parity.three_way: padded", base, { "padded" }, 2)
   local want = M.expected(problem, { sample = opts.sample })
-  local padded = M.check(problem, "padded", { want = want, sample = opts.sample })
+  local padded = M.check(problem, base, { want = want, sample = opts.sample })
   local native = M.check(problem, path, { want = want, sample = opts.sample, group = opts.group })
-  local between = M.check(problem, path, { against = "padded", sample = opts.sample, group = opts.group })
+  local between = M.check(problem, path, { against = base, sample = opts.sample, group = opts.group })
   if want then want.free() end
+  local function decided(result) return result.status == "pass" or result.status == "fail" end
   local verdict
-  if padded.status == "invalid" or native.status == "invalid" then verdict = "not decided"
+  if not (decided(padded) and decided(native)) then verdict = "not decided"
   elseif padded.status == "pass" and native.status == "pass" then verdict = "agree"
-  elseif padded.status == "pass" then verdict = path .. " is wrong"
-  elseif native.status == "pass" then verdict = "padded is wrong"
+  elseif padded.status == "pass" then verdict = peers.name_of(path) .. " is wrong"
+  elseif native.status == "pass" then verdict = peers.name_of(base) .. " is wrong"
   else verdict = between.status == "pass" and "reference is doubtful" or "no two agree" end
   return { padded = padded, native = native, between = between, verdict = verdict }
 end

@@ -14,6 +14,7 @@ local args = require "fewhead.args"
 local graph = require "fewhead.graph"
 local layout = require "fewhead.layout"
 local pattern = require "fewhead.pattern"
+local peers = require "fewhead.peer"
 local tensor = require "fewhead.tensor"
 local F = require "fewhead.ffi"
 
@@ -177,14 +178,15 @@ local function check_output(what, t, dtypes, shape, level)
   end
 end
 
--- The call without workspace. level counts as error()'s does, from the function that calls this one.
+-- The call without workspace; a peer's has no path. level counts as error()'s does, from the function that calls this one.
 local function describe(self, what, path, outputs, o, level)
-  args.enum(what .. ": path", path, M.paths, level + 1)
+  local peer = peers.is(path) and peers.handle(what .. ": path", path, level + 1)
+  if not peer then args.enum(what .. ": path", path, M.paths, level + 1) end
   o = args.options(what, o, CALL_OPTIONS, level + 1)
   local case, s_q = self.case, self.s_q
   local call = ffi.new("fh_call")
   C.fh_call_init(call, s_q, case.s_kv, case.h_q, case.d_qk, case.topk)
-  call.path, call.h_pad, call.sm_scale = F.paths[path], case.h_pad, case.sm_scale
+  call.path, call.h_pad, call.sm_scale = peer and C.FH_AUTO or F.paths[path], case.h_pad, case.sm_scale
   if o.row_invariant ~= nil then
     call.row_invariant = args.boolean(what .. ": row_invariant", o.row_invariant, level + 1) and 1 or 0
   end
@@ -232,9 +234,11 @@ end
 
 -- Point the call to a workspace that is large enough. The one of this problem grows to the largest that was asked for; a call
 -- keeps the one it was given. Returns the call, or nil, err.
-local function with_workspace(self, call)
-  local bytes = ffi.new("uint64_t[1]")
-  local ok, err = F.check(C.fh_workspace_bytes(self.device.handle, call, bytes))
+local function with_workspace(self, path, call)
+  local bytes, handle = ffi.new("uint64_t[1]"), self.device.handle
+  local ok, err
+  if peers.is(path) then ok, err = path:check(C.fh_provider_workspace_bytes(path.handle, handle, call, bytes))
+  else ok, err = F.check(C.fh_workspace_bytes(handle, call, bytes)) end
   if not ok then return nil, err end
   local needed = tonumber(bytes[0])
   if needed > self.workspace_bytes then
@@ -255,25 +259,65 @@ local function ready(self, what, path, outputs, options, level)
   if outputs == nil then
     error(("%s: outputs: got nil, wanted outputs, such as problem:outputs() gives"):format(what), level + 1)
   end
-  return with_workspace(self, call)
+  return with_workspace(self, path, call)
+end
+
+-- A peer's job for the call, in a box that frees it; the call and the peer live as long as the box. nil, err when the peer cannot
+-- prepare for it.
+local function job_of(self, peer, call)
+  local box = ffi.gc(ffi.new("fh_provider_job *[1]"), C.fh_provider_job_free)
+  anchors[box] = { call, peer }
+  local ok, err = peer:check(C.fh_provider_prepare(peer.handle, self.device.handle, call, box))
+  if not ok then return nil, err end
+  return box
 end
 
 --- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. path: "auto", "reference",
--- "padded", "gather", "packed". Options: plan (packed: of fewhead.plan; also decides group), row_invariant (auto never packs),
--- group (packed: queries of a group, 0 or left out = as many as fill a tile). nil, err when the library refuses the call.
+-- "padded", "gather", "packed", or a peer (fewhead.peer). Options: plan (packed: of fewhead.plan; also decides group),
+-- row_invariant (auto never packs), group (packed: queries of a group, 0 or left out = as many as fill a tile). nil, err when the
+-- library refuses the call.
 function Problem:call(path, outputs, options)
   check(self, "call")
   local call, err = ready(self, "problem:call", path, outputs, options, 2)
   return call, err
 end
 
+-- What a peer did in a run of the job, as far as it says.
+local function work_of(self, peer, job)
+  local listed = self.s_q * self.case.topk
+  local share = self.device.kind == "cuda" and listed > 0 and self.valid_keys / listed or 1
+  local executed = tonumber(C.fh_provider_executed_flops(job))
+  return {
+    path = peer.name, rows = self.s_q, useful_flops = self.useful_flops,
+    executed_flops = executed > 0 and math.floor(executed * share + 0.5) or nil,
+  }
+end
+
+local function run_peer(self, peer, call)
+  local box, err = job_of(self, peer, call)
+  if not box then return nil, err end
+  local ok, work
+  ok, err = peer:check(C.fh_provider_run(box[0]))
+  if ok then ok, err = peer:check(C.fh_provider_collect(box[0])) end
+  if ok then ok, err = self.device:synchronize() end
+  if ok then work = work_of(self, peer, box[0]) end
+  C.fh_provider_job_free(box)
+  if not ok then return nil, err, true end
+  return work
+end
+
 --- Run once. Returns { path = what really ran, rows =, useful_flops =, executed_flops =, bytes = } | nil, the library's message.
 -- On a GPU, whose library counts every list as full and no key as shared, the last three are that times the share of the lists
--- that is valid keys; for packed on a given plan the last two are that times the share that its entries are instead.
+-- that is valid keys; for packed on a given plan the last two are that times the share that its entries are instead. A peer's
+-- work has no bytes, and executed_flops only where the peer tells them; one that fails while it runs gives true as third result.
 function Problem:run(path, outputs, options)
   check(self, "run")
   local call, err = ready(self, "problem:run", path, outputs, options, 2)
   if not call then return nil, err end
+  if peers.is(path) then
+    local work, failure, failed = run_peer(self, path, call)
+    return work, failure, failed
+  end
   local counters = ffi.new("fh_counters")
   counters.struct_size = ffi.sizeof(counters)
   call.counters = counters
@@ -297,23 +341,34 @@ function Problem:run(path, outputs, options)
   return work
 end
 
+local function nothing() end
+
 --- A function that runs the call once, with nothing else in it, and returns its fh_status: what gets timed. Everything that the
--- call would be refused for is checked here. Returns nil and the library's message then.
+-- call would be refused for is checked here, and a peer prepares. The second result gives back at once what was made for it;
+-- after that it must not run. Returns nil and the library's message when the call is refused.
 function Problem:runner(path, outputs, options)
   check(self, "runner")
   local call, err = ready(self, "problem:runner", path, outputs, options, 2)
   if not call then return nil, err end
+  if peers.is(path) then
+    local job
+    job, err = job_of(self, path, call)
+    if not job then return nil, err end
+    return function() return C.fh_provider_run(job[0]) end, function() C.fh_provider_job_free(job) end
+  end
   local handle = self.device.handle
   local ok
   ok, err = F.check(C.fh_call_check(handle, call))
   if not ok then return nil, err end
-  return function() return C.fh_sparse_fwd(handle, call) end
+  return function() return C.fh_sparse_fwd(handle, call) end, nothing
 end
 
 --- Record `count` calls, one after the other, to be run by one launch (fewhead.graph): on a GPU, the time of many calls without
--- the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing.
+-- the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing, and a
+-- peer's calls are not recorded.
 function Problem:graph(path, outputs, count, options)
   check(self, "graph")
+  if peers.is(path) then return nil, "a peer's calls are not recorded in graphs" end
   args.integer("problem:graph: count", count, 1)
   local call, err = ready(self, "problem:graph", path, outputs, options, 2)
   if not call then return nil, err end

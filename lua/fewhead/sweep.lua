@@ -10,6 +10,7 @@ local args = require "fewhead.args"
 local axis = require "fewhead.axis"
 local device = require "fewhead.device"
 local json = require "fewhead.json"
+local peers = require "fewhead.peer"
 
 local M = {}
 
@@ -86,7 +87,8 @@ local function refused(options, paths, reason, run)
     local case = {}
     for key, value in pairs(options) do case[key] = value end
     case.h_q, case.heads = case.h_q or case.heads, nil
-    records[i] = { path = path, provider = "fewhead", case = case, run = run,
+    local provider, version = peers.provider_of(path)
+    records[i] = { path = peers.name_of(path), provider = provider, provider_version = version, case = case, run = run,
       parity = { status = "invalid", against = "reference", compared = 0, reason = reason } }
   end
   return records
@@ -112,7 +114,7 @@ local function new(records) return setmetatable({ records = records or {}, inter
 
 --- Run a sweep. Axes, each one value or several: s_q, heads, s_kv, topk, window, index_topk, ratio, prior, requests, h_pad, seed
 -- in the axis grammar, preset, pattern, layout as names; every other option of fewhead.case holds for all cells. And
---   paths        as fewhead.compare takes them ({ "padded", "native" })
+--   paths        as fewhead.compare takes them ({ "padded", "native" }), peers too
 --   device       default device.default()
 --   seconds      time to spend; what is left is dealt over the cells to come in proportion to their s_q, and each takes
 --                its fewest samples in any case. nil: each cell as long as compare takes
@@ -213,10 +215,11 @@ local function damage(record)
     return ("parity.status: got %s, wanted a string"):format(args.show(record.parity.status))
   end
   if record.time == nil then return nil end
+  local own = record.provider == nil or record.provider == "fewhead" -- a peer need not tell what it executed
   -- what a record with a time has: { part, its number fields, all above 0 }
   for _, wanted in ipairs {
-    { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" }, { "work", "executed_flops" },
-    { "verdict", "ratio", "lo", "hi" },
+    { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" },
+    { "work", own and "executed_flops" or "useful_flops" }, { "verdict", "ratio", "lo", "hi" },
   } do
     local name = wanted[1]
     local part = record[name]
@@ -286,9 +289,10 @@ end
 
 local PATHS = { "padded", "gather", "packed" }
 
--- Records of one case side by side, in the order the cases came: { case =, padded =, gather =, .., list = all records }.
+-- Records of one case side by side, in the order the cases came: { case =, padded =, gather =, .., list = all records }; and the
+-- names of the peers among them.
 local function cells_of(records)
-  local order, by_key = {}, {}
+  local order, by_key, names, seen = {}, {}, {}, {}
   for _, record in ipairs(records) do
     local key = json.encode(record.case) .. (record.time and record.time.l2 or "")
     local cell = by_key[key]
@@ -297,9 +301,12 @@ local function cells_of(records)
       by_key[key], order[#order + 1] = cell, cell
     end
     cell[record.path] = record
+    if record.provider ~= nil and record.provider ~= "fewhead" and not seen[record.path] then
+      seen[record.path], names[#names + 1] = true, record.path
+    end
     cell.list[#cell.list + 1] = record
   end
-  return order
+  return order, names
 end
 
 -- "pass", or the paths that did not and what became of them.
@@ -313,13 +320,14 @@ end
 
 local function percent(share) return ("%.1f %%"):format(100 * share) end
 
---- One row a case and the columns for fewhead.report: s_q, the median of each path, the ratio of padded to the better native path
--- with its verdict, parity over all paths with the largest error, and the waste, the share of the executed FLOPs that multiplied
--- padding, of padded and of that native path.
+--- One row a case and the columns for fewhead.report: s_q, the median of each path and peer, the ratio of padded to the better
+-- native path with its verdict, parity over all paths with the largest error, and the waste, the share of the executed FLOPs that
+-- multiplied padding, of padded and of that native path.
 function Sweep:rows()
   local report = require "fewhead.report"
   local rows, varies, first = {}, {}, {} -- a refused cell may not know all of its case
-  for i, cell in ipairs(cells_of(self.records)) do
+  local cells, names = cells_of(self.records)
+  for i, cell in ipairs(cells) do
     local row = { parity = parity_text(cell) }
     for _, key in ipairs { "s_q", "h_q", "pattern", "layout" } do
       row[key] = cell.case[key]
@@ -336,6 +344,7 @@ function Sweep:rows()
       local error = record and record.parity.max_abs
       if error then row.max_abs = math.max(row.max_abs or 0, error) end
     end
+    for _, name in ipairs(names) do row[name] = cell[name] and cell[name].time and cell[name].time.median_us end
     row.native = native and native.path
     if native and native.verdict then row.ratio, row.verdict = native.verdict.ratio, native.verdict.verdict end
     row.padded_waste = cell.padded and cell.padded.work and cell.padded.work.waste
@@ -347,7 +356,9 @@ function Sweep:rows()
     if varies[key] then columns[#columns + 1] = { key = key, align = key ~= "h_q" and "left" or nil } end
   end
   columns[#columns + 1] = { key = "s_q" }
-  for _, path in ipairs(PATHS) do columns[#columns + 1] = { key = path, format = report.time } end
+  for _, list in ipairs { PATHS, names } do
+    for _, name in ipairs(list) do columns[#columns + 1] = { key = name, format = report.time } end
+  end
   for _, column in ipairs {
     { key = "ratio", format = "%.2fx" }, { key = "verdict", align = "left" }, { key = "native", title = "by", align = "left" },
     { key = "parity", align = "left" }, { key = "max_abs", title = "max error", format = "%.1e" },

@@ -9,6 +9,7 @@
 -- nothing about the distribution. One arm runs twice in each pass: how far it differs from itself is the noise floor.
 
 local args = require "fewhead.args"
+local peers = require "fewhead.peer"
 local stats = require "fewhead.stats"
 
 local M = {}
@@ -86,7 +87,7 @@ local function clock_stopwatch(clock)
 end
 
 local function failed(slot, status)
-  return nil, ("timing: %s: the run returned status %s"):format(slot.name, tostring(status)), status
+  return nil, ("timing: %s: the run returned status %s"):format(slot.name, tostring(status)), status, slot.name
 end
 
 -- Run until the caches, threads and pages an arm needs are there; remembers about how long one run takes.
@@ -171,8 +172,8 @@ end
 local function measure(slots, set)
   local watch = set.stopwatch or clock_stopwatch(set.clock)
   for _, slot in ipairs(slots) do
-    local ok, err, status = warm_up(slot, watch)
-    if not ok then return nil, err, status end
+    local ok, err, status, name = warm_up(slot, watch)
+    if not ok then return nil, err, status, name end
     if set.queue_us then slot.primes = math.max(1, math.ceil(set.queue_us / math.max(slot.estimate_us, 1))) end
   end
   local order, twin = {}, twin_of(slots, set.noise)
@@ -183,8 +184,8 @@ local function measure(slots, set)
   while not stop do
     for pass = 1, 2 do
       for i = 1, #order do
-        local ok, err, status = sample(order[pass == 1 and i or #order + 1 - i], watch, set)
-        if not ok then return nil, err, status end
+        local ok, err, status, name = sample(order[pass == 1 and i or #order + 1 - i], watch, set)
+        if not ok then return nil, err, status, name end
       end
     end
     stop = stop_reason(slots, set, tonumber(set.clock() - start) / 1e9)
@@ -206,8 +207,8 @@ end
 -- quickest), or false; clock = function returning nanoseconds; stopwatch = function(run) returning microseconds and run's status;
 -- interrupted = function asked before every sample: true ends the measurement with nil, "timing: interrupted".
 -- Returns { [name] = { median_us, p05_us, p95_us, median_lo_us, median_hi_us, n, l2 = "hot" | "cold", stop, samples,
--- confidence }, noise = { arm, ratio, lo, hi, floor, n } or nil } | nil, message, status of the run that failed. samples[i] of
--- all arms belong to one pass; stop is "ci 1.2% <= 2%", "max_samples" or "max_seconds".
+-- confidence }, noise = { arm, ratio, lo, hi, floor, n } or nil } | nil, message, and where a run failed its status and the name
+-- of its arm. samples[i] of all arms belong to one pass; stop is "ci 1.2% <= 2%", "max_samples" or "max_seconds".
 function M.measure(arms, opts)
   local set = settings(opts, 2)
   local slots = slots_of(arms, set, 2)
@@ -250,7 +251,7 @@ end
 
 local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, graph = true }
 
--- The arms of M.problem, or nil, err. made collects what is to be freed in the end.
+-- The arms of M.problem, or nil, err, and the arm that is at fault. made collects what is to be freed in the end.
 local function arms_of(problem, paths, call_opts, plan_watch, made)
   local outputs, err = problem:outputs() -- one set: paths take turns and only times are kept
   if not outputs then return nil, err end
@@ -273,25 +274,27 @@ local function arms_of(problem, paths, call_opts, plan_watch, made)
       build_us, err = plan_us(with.plan, problem, plan_watch)
       if not build_us then return nil, "packed: plan: " .. err end
     end
-    local run, graph
+    local run, release, graph
     if call_opts.graph then
       graph, err = problem:graph(path, outputs, call_opts.graph, with)
       made[#made + 1] = graph
       run = graph and function() return graph:launch() end
     else
-      run, err = problem:runner(path, outputs, with)
+      run, release = problem:runner(path, outputs, with)
+      if run then made[#made + 1] = { free = release } else err = release end
     end
-    if not run then return nil, ("%s: %s"):format(path, err) end
-    arms[i] = { name = path, run = run, evict = evict }
+    local name = peers.name_of(path)
+    if not run then return nil, ("%s: %s"):format(name, err), name end
+    arms[i] = { name = name, run = run, evict = evict }
   end
   return arms, build_us
 end
 
---- Measure paths of a problem: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and result are those of
--- measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The packed path runs on a
--- plan that is there before, as where layers share an index list: the one given, else one built here; its result carries plan_us,
--- microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of them. nil, message when a run
--- fails.
+--- Measure paths of a problem, peers among them: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and
+-- result are those of measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The
+-- packed path runs on a plan that is there before, as where layers share an index list: the one given, else one built here; its
+-- result carries plan_us, microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of them. nil,
+-- message when a run fails, and the name of its arm.
 function M.problem(problem, paths, opts)
   args.table("timing.problem: paths", paths)
   local how, call_opts = {}, {}
@@ -311,18 +314,18 @@ function M.problem(problem, paths, opts)
   end
 
   local made = {}
-  local result, status
-  local arms, build_us = arms_of(problem, paths, call_opts, plan_watch, made)
+  local result, status, culprit
+  local arms, build_us, unprepared = arms_of(problem, paths, call_opts, plan_watch, made)
   if arms then
     local slots = slots_of(arms, set, 2)
-    result, err, status = measure(slots, set)
+    result, err, status, culprit = measure(slots, set)
     if status then err = err .. ": " .. select(2, require("fewhead.ffi").check(status)) end
     if result and result.packed then result.packed.plan_us = build_us end
   else
-    err = "timing: " .. build_us
+    err, culprit = "timing: " .. build_us, unprepared
   end
-  for _, thing in ipairs(made) do thing:free() end
-  return result, err
+  for i = #made, 1, -1 do made[i]:free() end -- what uses memory before the memory
+  return result, err, culprit
 end
 
 --- What a is beside b, two results of one measure: "faster", "slower", "same" or "unclear", then the median of b's time over a's
