@@ -69,10 +69,10 @@ function M.load(path, name, options)
   }, Peer)
 end
 
---- FlashMLA as it is installed on this machine. Returns the peer; or nil and one line that says what was looked for, where, and
--- how to install it.
-function M.flashmla()
-  local found, reason = require("fewhead.flashmla").find()
+--- FlashMLA as it is installed on this machine; options as fewhead.flashmla's find takes them. Returns the peer; or nil and one
+-- line that says what was looked for, where, and how to install it.
+function M.flashmla(options)
+  local found, reason = require("fewhead.flashmla").find(options)
   if not found then return nil, reason end
   local peer, err = M.load(found.path, "flashmla", found.options)
   return peer, err
