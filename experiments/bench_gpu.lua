@@ -12,6 +12,7 @@ local opt = fh.cli.options {
   options = {
     { "--device", "NAME", "device to run on: cuda:0, cpu", default = fh.device.default_name() },
     { "--s-q", "AXIS", "rows of a chunk, for the patterns", default = "64:16384:*2", lo = 1 },
+    fh.peer.option,
     { "--quick", nil, "only the patterns at --s-q, not the large cells of other heads and sizes" },
     { "--out", "DIR", "folder for kernels.jsonl and kernels.md; DEVICE in it stands for the device's name" },
     { "--samples", "INTEGER", "launches timed of each path and cell", default = 30, lo = 6 },
@@ -63,6 +64,7 @@ local function paths_of(case)
   for _, path in ipairs { "padded", "gather", "packed" } do
     if dev:has_path(path, case.h_q) then paths[#paths + 1] = path end
   end
+  for _, peer in ipairs(opt.provider) do paths[#paths + 1] = peer end
   return paths
 end
 
@@ -91,7 +93,7 @@ for i, cell in ipairs(cells) do
       row.median, row.spread = time.median_us, ("%.1f .. %.1f"):format(time.p05_us, time.p95_us)
       row.ratio = comparison.records[1].time and comparison.records[1].time.median_us / time.median_us
       row.useful = problem.useful_flops / seconds / TERA
-      row.executed = work.executed_flops / seconds / TERA
+      row.executed = work.executed_flops and work.executed_flops / seconds / TERA
       row.rows_tb = problem.valid_keys * case.d_qk * 2 / seconds / TERA
       row.plan = time.plan_us
     else failed = failed + 1 end

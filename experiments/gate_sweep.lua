@@ -21,6 +21,7 @@ local opt = fh.cli.options {
     { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.drawn },
     { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    fh.peer.option,
     { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
     { "--seconds", "NUMBER", "time to spend on timing, dealt over the cells", default = 60, lo = 0 },
     { "--cold", nil, "find caches cold in every run" },
@@ -48,7 +49,8 @@ local line = progress.new()
 local sweep, failure = interrupt.during(function(pressed)
   return fh.sweep {
     preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
-    layout = opt.layout, pattern = opt.indices and "file" or opt.pattern, indices = opt.indices, seed = opt.seed,
+    paths = { "padded", "native", unpack(opt.provider) }, layout = opt.layout, seed = opt.seed,
+    pattern = opt.indices and "file" or opt.pattern, indices = opt.indices,
     cold = opt.cold, seconds = opt.seconds, device = dev,
     file = opt.out .. "/gate_sweep.jsonl", interrupted = pressed,
     on_cell = function(i, n, cell) line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout)) end,

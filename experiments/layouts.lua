@@ -8,6 +8,7 @@ local opt = fh.cli.options {
   name = "layouts", usage = "fewhead run experiments/layouts.lua [options]",
   about = "The same case in every memory layout, path by path.",
   options = {
+    fh.peer.option,
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
     { "--s-q", "AXIS", "rows of a chunk", default = "256", lo = 1 },
     { "--layout", "LIST", "memory layouts", default = table.concat(fh.layout.names, ","), choices = fh.layout.names },
@@ -18,6 +19,7 @@ local opt = fh.cli.options {
 }:read(arg)
 
 local sweep = fh.sweep {
+  paths = { "padded", "native", unpack(opt.provider) },
   preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, seconds = opt.seconds, cold = opt.cold,
 }
 print(("%s, %s, %s caches"):format(opt.preset, sweep.run.device, opt.cold and "cold" or "hot"))

@@ -11,6 +11,7 @@ local REFERENCE_FLOPS = 1e9 -- what the oracle computes of a case, about half a 
 local opt = fh.cli.options {
   name = "parity", about = "Padded and native heads beside the reference and beside each other, and which side is wrong.",
   options = {
+    fh.peer.option,
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
     { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
     { "--s-q", "INTEGER", "rows of the chunk", default = 256, lo = 1 },
@@ -37,12 +38,12 @@ local problem = try(case:problem(dev))
 local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)
 
 local rows, verdicts, failed = {}, {}, false
-for _, path in ipairs(fh.compare.expand("parity", { "native" }, dev, 1)) do
+for _, path in ipairs(fh.compare.expand("parity", { "native", unpack(opt.provider) }, dev, 1)) do
   local three = fh.parity.three_way(problem, path, { sample = sample })
   if #rows == 0 then rows[1] = three.padded end
   rows[#rows + 1] = three.native
   rows[#rows + 1] = three.between
-  verdicts[#verdicts + 1] = ("padded and %s: %s"):format(path, three.verdict)
+  verdicts[#verdicts + 1] = ("padded and %s: %s"):format(fh.peer.name_of(path), three.verdict)
   failed = failed or three.verdict ~= "agree"
 end
 print(case)

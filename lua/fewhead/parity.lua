@@ -463,7 +463,7 @@ end
 -- stands in padded's place, FlashMLA for one, with its name in the verdict. path may be a peer too.
 function M.three_way(problem, path, opts)
   opts = check_problem("parity.three_way", problem, opts, { "sample", "group", "padded" }, 2)
-  check_path("parity.three_way: path", path, { "auto", "gather", "packed" }, 2)
+  check_path("parity.three_way: path", path, { "auto", "padded", "gather", "packed" }, 2)
   local base = opts.padded or "padded"
   check_path("parity.three_way: padded", base, { "padded" }, 2)
   local want = M.expected(problem, { sample = opts.sample })

@@ -69,37 +69,27 @@ function M.load(path, name, options)
   }, Peer)
 end
 
---- FlashMLA as it is installed on this machine; options as fewhead.flashmla's find takes them. Returns the peer; or nil and one
--- line that says what was looked for, where, and how to install it.
-function M.flashmla(options)
+--- FlashMLA as it is installed on this machine, called name ("flashmla"); options as fewhead.flashmla's find takes them. Returns
+-- the peer; or nil and one line that says what was looked for, where, and how to install it.
+function M.flashmla(options, name)
   local found, reason = require("fewhead.flashmla").find(options)
   if not found then return nil, reason end
-  local peer, err = M.load(found.path, "flashmla", found.options)
-  return peer, err
+  local peer, err = M.load(found.path, name or "flashmla", found.options)
+  if not peer then return nil, ("no FlashMLA: %s; the built-in padded path stands in"):format(err) end
+  return peer
 end
 
---- { name =, path = } from "NAME=FILE", as the option --provider has it; nil and what is wanted for anything else.
-function M.parse(text)
+--- The option that hands plug-ins to a script, for fewhead.options; opt.provider is then a list of peers.
+M.option = { "--provider", "NAME=FILE", "race this plug-in too (see fewhead_provider.h)", kind = "PROVIDER", repeated = true }
+
+--- The peer of that option's value; nil and what was wanted when there is none.
+function M.from_option(text)
   local name, path = text:match("^([^=]*)=(.+)$")
   if not name then return nil, "NAME=FILE, a plug-in's file and what to call it" end
   if not is_name(name) then return nil, "NAME=FILE, where NAME is " .. WANTED end
-  return { name = name, path = path }
-end
-
---- The option that hands plug-ins to a script, for fewhead.options; opt.provider is then what M.load_all takes.
-M.option = { "--provider", "NAME=FILE", "race this plug-in too (see fewhead_provider.h)", kind = "PROVIDER", repeated = true }
-
---- The peers of a list of { name =, path = }; nil and one line when one does not load or a name stands twice.
-function M.load_all(list)
-  local peers, seen = {}, {}
-  for i, given in ipairs(list) do
-    if seen[given.name] then return nil, ("--provider: the name %s stands twice"):format(given.name) end
-    local err
-    peers[i], err = M.load(given.path, given.name)
-    if not peers[i] then return nil, ("--provider %s: %s"):format(given.name, err) end
-    seen[given.name] = true
-  end
-  return peers
+  local peer, err = M.load(path, name)
+  if not peer then return nil, ("NAME=FILE with a plug-in in FILE (%s)"):format(err) end
+  return peer
 end
 
 --- The handle of a peer that was not freed, else an error; level as in error(), 1 = the caller of this.

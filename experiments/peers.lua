@@ -1,0 +1,233 @@
+-- FlashMLA itself, the library's own paths and kernels of your own in one race: same cases and memory, parity before time.
+--
+--   ./fewhead run experiments/peers.lua                                       with the FlashMLA of the active Python environment
+--   ./fewhead run experiments/peers.lua --provider mine=./mine.so             and a plug-in (see fewhead_provider.h)
+--   ./fewhead run experiments/peers.lua --device cuda:0 --out results/DEVICE
+--
+-- Where there is no FlashMLA, a line says what was looked for, and the built-in padded path stands in. Then native heads are
+-- held to the figures that the published few-head kernel came with. Exit status: 0, 1 when something was wrong or failed; a case
+-- that a peer refuses is neither.
+local fh = require "fewhead"
+
+local opt = fh.cli.options {
+  name = "peers",
+  about = "FlashMLA where it is found, the library's paths and plug-ins on the same cases: parity, times, ratios.",
+  options = {
+    fh.peer.option,
+    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
+    { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+    { "--s-q", "AXIS", "rows of a chunk (default 16,64 on a CPU, 64:8192:*2 on a GPU)", lo = 1 },
+    { "--pattern", "LIST", "index patterns", default = "csa,local", choices = fh.pattern.drawn },
+    { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
+    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    { "--published", "AXIS", "rows of the published tests (default 64,2048 on a CPU, 64,2048,8192 on a GPU)", lo = 1 },
+    { "--flashmla-padding", "NAME", "whether FlashMLA's padding of heads and lists is a part of its times",
+      default = "untimed", choices = { "untimed", "timed" } },
+    { "--samples", "INTEGER", "runs timed of each path and cell", default = 30, lo = 6 },
+    { "--seconds", "NUMBER", "time to spend on timing a cell at most, once it has 6 samples", default = 5, lo = 0 },
+    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
+    { "--out", "DIR", "where peers.jsonl and .md go; DEVICE in it stands for the device's name", default = "results/local" },
+  },
+}:read(arg)
+
+local function need(value, err)
+  if not value then fh.cli.exit(fh.cli.FAILED, "peers: " .. err) end
+  return value
+end
+
+local dev = need(fh.device.open(opt.device))
+local on_cpu = dev.kind == "cpu"
+local run = fh.run.header(dev)
+
+-- ---- Who takes part -----------------------------------------------------------------------------------------------------------
+
+-- FlashMLA as engines call it, with 64 heads at least; and where it has kernels for fewer heads, with those too.
+local FLASHMLA_HEADS = 64
+local padding = opt.flashmla_padding == "timed" and "timed" or nil
+local flashmla, absent = fh.peer.flashmla { heads = FLASHMLA_HEADS, padding = padding }
+if flashmla and not flashmla.kinds[dev.kind] then
+  flashmla, absent = nil, ("FlashMLA %s does not run on %s; the built-in padded path stands in"):format(flashmla.text, dev.name)
+end
+local few = flashmla and fh.peer.flashmla({ padding = padding }, "flashmla-few")
+if few and few.text == flashmla.text then few = nil end
+
+-- What everything is measured against comes first.
+local base = flashmla or "padded"
+local paths = { flashmla or "padded" }
+local function add(path) paths[#paths + 1] = path end
+if flashmla then add "padded" end
+for _, path in ipairs { "gather", "packed", "auto" } do
+  if dev:has_path(path, opt.heads or fh.preset.get(opt.preset).h_q) then add(path) end
+end
+if few then add(few) end
+for _, peer in ipairs(opt.provider) do add(peer) end
+
+local head = { absent or "FlashMLA: " .. flashmla.text }
+if few then head[#head + 1] = "flashmla-few: " .. few.text end
+for _, peer in ipairs(opt.provider) do head[#head + 1] = ("%s: version %s"):format(peer.name, peer.text) end
+print(table.concat(head, "\n"))
+
+-- ---- The race -----------------------------------------------------------------------------------------------------------------
+
+-- What the oracle computes of a case, about half a second on two cores; beyond it rows are sampled.
+local REFERENCE_FLOPS = 1e9
+
+local records, rows, notes, wrong = {}, {}, {}, 0
+
+-- The reason of what did not pass, once; what is wrong rather than refused counts.
+local function note(name, result)
+  if result.status == "pass" then return end
+  local refused = result.status == "invalid" and result.refused and not fh.ffi.paths[name]
+  if not refused then wrong = wrong + 1 end
+  local line = ("%s: %s"):format(name, result.reason)
+  if not notes[line] then notes[#notes + 1], notes[line] = line, true end
+end
+
+local function show(record, three)
+  local time, parity = record.time, record.parity
+  local row = {
+    pattern = record.case.pattern, s_q = record.case.s_q, path = record.path, provider = record.provider,
+    parity = parity.status, max_abs = parity.max_abs,
+  }
+  if three then row.between, row.agreement = three.between.max_abs, three.verdict end
+  if time then row.median, row.spread = time.median_us, ("%.1f .. %.1f"):format(time.p05_us, time.p95_us) end
+  if record.verdict then row.ratio, row.verdict = record.verdict.ratio, record.verdict.verdict end
+  rows[#rows + 1] = row
+end
+
+local function race(case)
+  local problem = need(case:problem(dev))
+  local comparison = need(fh.compare(case, paths, {
+    device = dev, run = run, min_samples = 6, max_samples = opt.samples, max_seconds = opt.seconds, rel_ci = 0,
+  }))
+  local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)
+  for i, record in ipairs(comparison.records) do
+    local three
+    if i > 1 and record.parity.status ~= "invalid" and record.parity.status ~= "error" then
+      three = fh.parity.three_way(problem, paths[i], { padded = base, sample = sample })
+      record.three_way = {
+        padded = comparison.records[1].path, verdict = three.verdict, sampled = three.between.sampled,
+        status = three.between.status, mean_abs = three.between.mean_abs, max_abs = three.between.max_abs,
+      }
+      if three.verdict ~= "agree" and comparison.records[1].parity.status == "pass" then wrong = wrong + 1 end
+    end
+    note(record.path, record.parity)
+    show(record, three)
+    records[#records + 1] = record
+  end
+end
+
+local cells = {}
+for _, pattern in ipairs(opt.pattern) do
+  for _, s_q in ipairs(fh.axis.integers("--s-q", opt.s_q or (on_cpu and "16,64" or "64:8192:*2"), 1)) do
+    cells[#cells + 1] = {
+      preset = opt.preset, heads = opt.heads, s_q = s_q, pattern = pattern, layout = opt.layout, seed = opt.seed,
+    }
+  end
+end
+local progress = require("fewhead.progress").new()
+for i, cell in ipairs(cells) do
+  progress:show(("%d of %d: %s, s_q %d"):format(i, #cells, cell.pattern, cell.s_q))
+  local case = need(fh.case(cell))
+  race(case)
+  case:free()
+end
+
+-- ---- The published figures ----------------------------------------------------------------------------------------------------
+
+-- vLLM PR 57673, 8 of 64 heads at topk 640 against padding to 64: q and out are views of the step's 64-head buffers, out is
+-- written in place, and 512 of the 640 entries of a list count.
+local PUBLISHED = { mean_abs = 3.4e-5, max_abs = 3.91e-3 }
+
+local figures = {}
+
+-- path against a padded one, over all rows; the check includes that nothing outside the real heads' results was written.
+local function hold(problem, path, against, want)
+  local result = fh.parity.check(problem, path, { want = want })
+  local record = fh.compare.record(problem, path, result, nil, result.work, run)
+  record.published = PUBLISHED
+  records[#records + 1] = record
+  note(record.path, result)
+  local met = result.status == "pass" and result.mean_abs <= PUBLISHED.mean_abs and result.max_abs <= PUBLISHED.max_abs
+  if result.status == "pass" and not met then wrong = wrong + 1 end
+  figures[#figures + 1] = {
+    s_q = problem.s_q, path = record.path, provider = record.provider, against = fh.peer.name_of(against),
+    mean_abs = result.mean_abs, wanted_mean = PUBLISHED.mean_abs, max_abs = result.max_abs, wanted_max = PUBLISHED.max_abs,
+    met = result.status == "pass" and (met and "yes" or "no") or result.status,
+  }
+end
+
+for _, s_q in ipairs(fh.axis.integers("--published", opt.published or (on_cpu and "64,2048" or "64,2048,8192"), 1)) do
+  progress:show(("published tests: s_q %d"):format(s_q))
+  local case = fh.grid.published(s_q)
+  local problem = need(case:problem(dev))
+  for _, against in ipairs(flashmla and { flashmla, "padded" } or { "padded" }) do
+    local want, err = fh.parity.expected(problem, { against = against })
+    if not want then
+      note(fh.peer.name_of(against), { status = "error", reason = err })
+    else
+      for _, path in ipairs(paths) do
+        if path ~= flashmla and path ~= "padded" and path ~= "auto" then hold(problem, path, against, want) end
+      end
+      want.free()
+    end
+  end
+  case:free()
+end
+progress:clear()
+
+-- ---- Report -------------------------------------------------------------------------------------------------------------------
+
+local base_name = fh.peer.name_of(base)
+local race_columns = {
+  { key = "pattern", align = "left" }, { key = "s_q" }, { key = "path", align = "left" }, { key = "provider", align = "left" },
+  { key = "parity", align = "left" }, { key = "max_abs", title = "max error", format = "%.1e" },
+  { key = "between", title = "to " .. base_name, format = "%.1e" }, { key = "agreement", title = "three ways", align = "left" },
+  { key = "median", title = "median us", format = "%.1f" }, { key = "spread", title = "p05 .. p95" },
+  { key = "ratio", title = base_name .. " / path", format = "%.2f" }, { key = "verdict", align = "left" },
+}
+local figure_columns = {
+  { key = "s_q" }, { key = "path", align = "left" }, { key = "provider", align = "left" }, { key = "against", align = "left" },
+  { key = "mean_abs", format = "%.2e" }, { key = "wanted_mean", title = "published", format = "%.1e" },
+  { key = "max_abs", format = "%.2e" }, { key = "wanted_max", title = "published", format = "%.2e" },
+  { key = "met", align = "left" },
+}
+local legend = {
+  ("max error: in out, against the reference. to %s: the same against %s. three ways: which of reference, %s and this one is "
+    .. "wrong, if any."):format(base_name, base_name, base_name),
+  "Times by the device's own timer, paths in turns, hot caches; packed runs on a plan that is there.",
+  "What a peer prepares once for a call, and bringing its results to the caller's memory, is not in its times"
+    .. (padding and ", but FlashMLA's padding is." or "."),
+}
+local figures_legend = "8 of 64 heads, topk 640, lists of 512, sinks; q and out are views of 64-head buffers, out is written in "
+  .. "place and nothing around it; all rows are compared."
+
+local title = ("Peers on %s: %s%s"):format(run.device, opt.preset, opt.heads and (", %d heads"):format(opt.heads) or "")
+print(("\n%s\n%s"):format(title, fh.report.table(rows, race_columns)))
+if #notes > 0 then print(table.concat(notes, "\n")) end
+print(table.concat(legend, "\n"))
+print("\nThe published figures\n" .. fh.report.table(figures, figure_columns) .. "\n" .. figures_legend)
+
+local function list(lines)
+  local out = {}
+  for i, line in ipairs(lines) do out[i] = "- " .. line .. "\n" end
+  return table.concat(out)
+end
+local driver = run.driver ~= "" and (", driver %s"):format(run.driver) or ""
+local markdown = table.concat {
+  "# ", title, "\n\n",
+  list {
+    ("command: `./fewhead run experiments/peers.lua %s`"):format(table.concat(arg, " ")),
+    ("commit %s%s%s, %s"):format(run.commit, run.dirty and " with changes" or "", driver, run.date),
+  },
+  list(head), "\n", fh.report.markdown(rows, race_columns), "\n", #notes > 0 and list(notes) .. "\n" or "",
+  table.concat(legend, "\n"), "\n\n## The published figures\n\n", fh.report.markdown(figures, figure_columns), "\n",
+  figures_legend, "\n",
+}
+local lines = {}
+for i, record in ipairs(records) do lines[i] = fh.json.encode(record) .. "\n" end
+local folder = opt.out:gsub("DEVICE", (run.device:lower():gsub("[^%w]+", "-"))) -- "NVIDIA H200": nvidia-h200
+need(fh.report.write(folder .. "/peers.jsonl", table.concat(lines)))
+need(fh.report.write(folder .. "/peers.md", markdown))
+print(("\nwritten: %s/peers.jsonl, .md"):format(folder))
+return wrong == 0 and 0 or fh.cli.FAILED
