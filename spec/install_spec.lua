@@ -11,7 +11,7 @@ end
 -- Installs from a copy of this checkout that is gone afterwards, so that nothing can come from it.
 local function install(folder, prefix, destdir)
   local from = helper.quoted(folder .. "checkout")
-  sh(("mkdir %s && cp -pR Makefile fewhead fewhead.pc.in lib kernels lua experiments build %s"):format(from, from))
+  sh(("mkdir %s && cp -pR Makefile fewhead fewhead.pc.in lib kernels peers lua experiments build %s"):format(from, from))
   sh(("make -s -C %s install PREFIX=%s DESTDIR=%s"):format(from, helper.quoted(prefix), helper.quoted(destdir or "")))
   return from
 end

@@ -36,6 +36,8 @@ enum {
   D_V = 512
 };
 
+static const float LN_2 = 0.693147180559945309f;
+
 typedef struct fm_state {
   fm_torch torch;
   fm_extension extension;
@@ -70,7 +72,7 @@ static fh_status read_options(char *text, fm_options *found, char *reason) {
     while (i < KEYS && strcmp(line, known[i].key) != 0) i++;
     if (i == KEYS || !value)
       return fail(FH_ERR_ARGUMENT, reason,
-                  "options: got the line \"%s\", wanted extension=, torch=, package=, heads= or padding=", line);
+                  "options: got the key \"%s\", wanted extension=, torch=, package=, heads= or padding=", line);
     *known[i].value = value;
   }
   if (!found->extension || !found->torch)
@@ -376,7 +378,7 @@ static int call_operator(fm_job *job, const fh_call *call) {
   if (fm_argument(torch, job->q, 0, &stack[0]) || fm_argument(torch, job->kv, 0, &stack[1]) ||
       fm_argument(torch, job->indices, 0, &stack[2]) || fm_argument(torch, job->attn_sink, 1, &stack[5]) ||
       fm_argument(torch, job->topk_length, 1, &stack[6]) || fm_argument(torch, job->out, 1, &stack[7]) ||
-      fm_call(torch, job->state->extension.operator_name, stack))
+      fm_call(torch, job->state->extension.operator_name, "", stack))
     return 1;
   return take_results(job, (fm_list)(uintptr_t)stack[0]);
 }
@@ -389,7 +391,9 @@ static int bring_home(fm_job *job, const fh_call *call, int which) {
                                      : (fm_shape){2, {call->s_q, call->h_q}, {h_pad, 1}};
   fm_tensor part = NULL;
   if (!job->home[which]) return 0;
-  const int failed = fm_part(torch, job->results[which], real, &part) || torch->aoti_torch_copy_(job->home[which], part, 1);
+  const int base_2 = which != OUT && job->state->extension.optional < FM_SINK;
+  const int failed = fm_part(torch, job->results[which], real, &part) || torch->aoti_torch_copy_(job->home[which], part, 1) ||
+                     (base_2 && fm_scale(torch, job->home[which], LN_2));
   fm_drop(torch, &part);
   return failed;
 }

@@ -113,8 +113,21 @@ fm_value fm_float(double number) {
   return value;
 }
 
-int fm_call(const fm_torch *torch, const char *name, fm_value *stack) {
-  return torch->torch_call_dispatcher(name, "", stack, SHIM_VERSION) != 0;
+int fm_call(const fm_torch *torch, const char *name, const char *overload, fm_value *stack) {
+  return torch->torch_call_dispatcher(name, overload, stack, SHIM_VERSION) != 0;
+}
+
+int fm_scale(const fm_torch *torch, fm_tensor tensor, float factor) {
+  const fm_place host = {torch->aoti_torch_device_type_cpu(), 0};
+  fm_value stack[2];
+  fm_tensor number = NULL, result = NULL;
+  const int failed = fm_view(torch, host, &factor, torch->aoti_torch_dtype_float32(), fm_dense(0, 1, 1, 1), &number) ||
+                     fm_argument(torch, tensor, 0, &stack[0]) || fm_argument(torch, number, 0, &stack[1]) ||
+                     fm_call(torch, "aten::mul_", "Tensor", stack);
+  if (!failed) result = (fm_tensor)(uintptr_t)stack[0];
+  fm_drop(torch, &result);
+  fm_drop(torch, &number);
+  return failed;
 }
 
 /* ---- What PyTorch says ---------------------------------------------------------------------------------------------------- */

@@ -98,7 +98,10 @@ fm_value fm_float(double number);
 
 /* Call "namespace::name" with the stack's values as its arguments; its results come back in their places. The stack may be longer
  * than the operator's list of arguments: what is left over is not looked at, and stays the caller's. */
-int fm_call(const fm_torch *torch, const char *name, fm_value *stack);
+int fm_call(const fm_torch *torch, const char *name, const char *overload, fm_value *stack);
+
+/* Multiply every element by a number, in place. */
+int fm_scale(const fm_torch *torch, fm_tensor tensor, float factor);
 
 /* ---- What PyTorch says ---------------------------------------------------------------------------------------------------- */
 
