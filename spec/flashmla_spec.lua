@@ -25,7 +25,6 @@ if not pcall(ffi.typeof, "struct flashmla_stub") then
   void register_operator(void);
   ]]
 end
-local library = ffi.load(plugin) -- unloaded when nothing refers to it any more
 
 local INFERRED = { [0] = "(q, kv, indices, sm_scale, d_v)", [2] = "(q, kv, indices, sm_scale, d_v, attn_sink, topk_length)",
   [3] = "(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, out)" }
@@ -53,13 +52,22 @@ describe("FlashMLA", function()
     return torch
   end
 
-  -- A package's library of its own, in a folder of this name.
-  local made = {}
+  -- A package's library in a folder of this name, and a copy of the plug-in for it alone: a process gives each of its plug-ins
+  -- one build of a package.
+  local made, libraries = {}, {}
   local function extension(name, flags)
-    made[name] = made[name] or compile("flashmla_stub.c", ("%s%s/vllm/_flashmla_C.abi3.so"):format(folder, name),
-      ("%s -L%s -Wl,--no-as-needed -l:libtorch_cuda.so -lm"):format(flags, torch_folder()))
+    if not made[name] then
+      made[name] = compile("flashmla_stub.c", ("%s%s/vllm/_flashmla_C.abi3.so"):format(folder, name),
+        ("%s -L%s -Wl,--no-as-needed -l:libtorch_cuda.so -lm"):format(flags, torch_folder()))
+      local copy = folder .. name .. "/plugin.so"
+      helper.shell(("cp %s %s"):format(helper.quoted(plugin), helper.quoted(copy)))
+      libraries[made[name]] = ffi.load(copy)
+    end
     return made[name]
   end
+
+  -- The table of the plug-in for it.
+  local function plugin_for(path) return libraries[path].fewhead_provider end
 
   describe("is found", function()
     -- A process whose environment has these settings and no others of ours.
@@ -170,17 +178,17 @@ describe("FlashMLA", function()
     local text = ffi.new("char[?]", C.FH_PROVIDER_TEXT)
     local function said() return ffi.string(text) end
 
-    -- The state, or nil and the reason.
-    local function open(options)
-      local state = ffi.new("void *[1]")
-      ffi.fill(text, C.FH_PROVIDER_TEXT)
-      local status = library.fewhead_provider.open(options, state, text)
-      if status ~= C.FH_OK then return nil, said() end
-      return state[0]
-    end
-
     local function options(path, more)
       return ("extension=%s\ntorch=%s\npackage=stub 1.0%s"):format(path, torch_folder(), more and "\n" .. more or "")
+    end
+
+    -- The state of the plug-in for `path`, or nil and the reason. given: other options than those for it.
+    local function open(path, more, given)
+      local state = ffi.new("void *[1]")
+      ffi.fill(text, C.FH_PROVIDER_TEXT)
+      local status = plugin_for(path).open(given or options(path, more), state, text)
+      if status ~= C.FH_OK then return nil, said() end
+      return state[0]
     end
 
     local info = ffi.new("fh_device_info", { kind = C.FH_DEVICE_CUDA, isa = 90 })
@@ -188,20 +196,21 @@ describe("FlashMLA", function()
     it("says which operator it found, with its arguments", function()
       for optional = 0, 3 do
         if INFERRED[optional] then
-          assert.truthy(open(options(extension("inferred" .. optional, "-DOPTIONAL=" .. optional))))
+          assert.truthy(open(extension("inferred" .. optional, "-DOPTIONAL=" .. optional)))
           assert.equal(("stub 1.0, PyTorch 2.11.0; _flashmla_C::sparse_prefill_fwd%s; heads padded to 64 or 128, lists to a " ..
             "multiple of 128, not timed"):format(INFERRED[optional]), said())
         end
       end
-      assert.truthy(open(options(extension("few", "-DOPTIONAL=3 -DFEW_HEADS"))))
+      local few = extension("few", "-DOPTIONAL=3 -DFEW_HEADS")
+      assert.truthy(open(few))
       assert.matches("heads padded to 8, 16, 32, 64 or 128, lists", said(), 1, true)
-      assert.truthy(open(options(folder .. "few/vllm/_flashmla_C.abi3.so", "heads=64\npadding=timed")))
+      assert.truthy(open(few, "heads=64\npadding=timed"))
       assert.matches("heads padded to 64 or 128, lists to a multiple of 128, timed", said(), 1, true)
     end)
 
     it("reads a schema that is written out, and refuses one that it does not know", function()
       local function written(name, schema)
-        return open(options(extension(name, ("-DOPTIONAL=3 '-DSCHEMA=\"%s\"'"):format(schema))))
+        return open(extension(name, ("-DOPTIONAL=3 '-DSCHEMA=\"%s\"'"):format(schema)))
       end
       assert.truthy(written("written", "(Tensor q, Tensor kv, Tensor indices, float sm_scale, int d_v, " ..
         "Tensor? attn_sink=None, Tensor? topk_length=None, Tensor(a!)? out_=None) -> Tensor[]"))
@@ -219,7 +228,7 @@ describe("FlashMLA", function()
     it("refuses what is no FlashMLA, or was built for another PyTorch, in one line", function()
       local path = extension("inferred3", "-DOPTIONAL=3")
       local function refused(given)
-        local state, reason = open(given)
+        local state, reason = open(path, nil, given)
         assert.is_nil(state)
         assert.is_nil(reason:find("\n"))
         return reason
@@ -231,47 +240,61 @@ describe("FlashMLA", function()
         refused("extension=/nowhere.so\ntorch=/x"))
       assert.equal(F.path .. " registers no sparse_prefill_fwd with PyTorch, as vLLM's _flashmla_C and sglang-kernel's " ..
         "flashmla_ops do", refused("extension=" .. F.path .. "\ntorch=/x"))
-      assert.matches("^PyTorch does not load: /nowhere/libtorch_cuda.so: ", refused("extension=" .. path .. "\ntorch=/nowhere"))
-      compile("torch_stub.c", folder .. "old/libtorch_cuda.so", "-DSTUB_OLD -Wl,-soname,libtorch_old.so")
-      helper.shell(("cp %sold/libtorch_cuda.so %sold/libtorch.so"):format(folder, folder))
-      assert.equal("PyTorch 2.9.1 in " .. folder .. "old has no torch_call_dispatcher: wanted PyTorch 2.10 or later with CUDA",
-        refused("extension=" .. path .. "\ntorch=" .. folder .. "old"))
       local missing = extension("missing", "-DOPTIONAL=3 -DMISSING")
       assert.equal("stub 1.0 does not load with PyTorch 2.11.0: " .. missing ..
-        ": undefined symbol: symbol_of_another_pytorch", refused(options(missing)))
+        ": undefined symbol: symbol_of_another_pytorch", select(2, open(missing)))
+    end)
+
+    it("refuses another PyTorch or another build of the package than the process has, and a PyTorch that is too old", function()
+      local first, second = extension("inferred3", "-DOPTIONAL=3"), extension("inferred2", "-DOPTIONAL=2")
+      compile("torch_stub.c", folder .. "old/libtorch_cuda.so", "-DSTUB_OLD -Wl,-soname,libtorch_old.so")
+      helper.shell(("cp %sold/libtorch_cuda.so %sold/libtorch.so"):format(folder, folder))
+      local function open_all(list)
+        local code = { ("local peer = require('fewhead.peer')") }
+        for _, given in ipairs(list) do
+          code[#code + 1] = ("local p, err = peer.load(%q, nil, %q) print(p and 'opened' or err)"):format(plugin,
+            ("extension=%s\ntorch=%s\npackage=stub"):format(given[1], given[2]))
+        end
+        return (helper.luajit(table.concat(code, "\n")):gsub("flashmla: ", ""))
+      end
+      local good, old = torch_folder(), folder .. "old"
+      assert.equal(("PyTorch 2.9.1 in %s has no torch_call_dispatcher: wanted PyTorch 2.10 or later with CUDA\nopened\n" ..
+        "torch: got %s, and this process has the PyTorch of %s\n" ..
+        "stub does not load with PyTorch 2.11.0: %s registered _flashmla_C::sparse_prefill_fwd in this process already"):format(
+        old, old, good, first), open_all { { first, old }, { first, good }, { first, old }, { second, good } })
+      assert.matches("^PyTorch does not load: /nowhere/libtorch_cuda.so: ", open_all { { first, "/nowhere" } })
     end)
 
     -- Run a case on the plug-in, with host memory for a GPU's: the result of parity, and the outputs.
     local cpu
     setup(function() cpu = assert(device.open("cpu", { threads = 2 })) end)
 
-    local function job_of(state, problem, outputs, change)
+    local function job_of(plug, state, problem, outputs, change)
       local call = assert(problem:bare_call("padded", outputs))
       if change then change(call) end
       local job = ffi.new("void *[1]")
       ffi.fill(text, C.FH_PROVIDER_TEXT)
-      if library.fewhead_provider.supports(state, info, call, text) ~= C.FH_OK then return nil, said() end
-      if library.fewhead_provider.prepare(state, info, call, job, text) ~= C.FH_OK then return nil, said() end
+      if plug.supports(state, info, call, text) ~= C.FH_OK then return nil, said() end
+      if plug.prepare(state, info, call, job, text) ~= C.FH_OK then return nil, said() end
       return job[0], call
     end
 
     local function run(path, sizes, more, change)
-      local state = assert(open(options(path, more)))
-      local stub = ffi.load(path)
+      local plug, state, stub = plugin_for(path), assert(open(path, more)), ffi.load(path)
       stub.register_operator() -- another one's may stand there
       local torch_stub = ffi.load(torch_folder() .. "/libtorch_cuda.so")
       local before = torch_stub.stub_alive()
       local problem = assert(case(sizes):problem(cpu))
       local outputs = assert(problem:outputs())
-      local job, call = job_of(state, problem, outputs, change)
+      local job, call = job_of(plug, state, problem, outputs, change)
       if not job then
         assert.equal(before, torch_stub.stub_alive())
         return nil, call
       end
       local runs = stub.calls
-      assert.equal(C.FH_OK, library.fewhead_provider.run(state, job, call, text))
+      assert.equal(C.FH_OK, plug.run(state, job, call, text))
       assert.equal(runs + 1, stub.calls)
-      assert.equal(C.FH_OK, library.fewhead_provider.collect(state, job, call, text))
+      assert.equal(C.FH_OK, plug.collect(state, job, call, text))
       local want = assert(problem:outputs())
       assert(problem:run("reference", want))
       local result = parity.compare(outputs, want)
@@ -280,11 +303,11 @@ describe("FlashMLA", function()
         indices_stay = stub.seen_indices == problem.indices:data(), heads = tonumber(stub.seen_heads),
         lengths_stay = problem.topk_length and stub.seen_topk_length == problem.topk_length:data() or false,
         width = tonumber(stub.seen_width), intact = problem:intact(outputs),
-        executed = tonumber(library.fewhead_provider.executed_flops(state, job, call)),
+        executed = tonumber(plug.executed_flops(state, job, call)),
       }
-      library.fewhead_provider.release(state, job)
+      plug.release(state, job)
       assert.equal(before, torch_stub.stub_alive()) -- all tensors, lists and guards were given back
-      library.fewhead_provider.close(state)
+      plug.close(state)
       return result, seen
     end
 
@@ -363,36 +386,37 @@ describe("FlashMLA", function()
 
     it("goes on after the operator raised, with its words", function()
       local path = extension("inferred3", "-DOPTIONAL=3")
-      local state, stub = assert(open(options(path))), ffi.load(path)
+      local plug, state, stub = plugin_for(path), assert(open(path)), ffi.load(path)
       stub.register_operator()
       local problem = assert(case(sizes()):problem(cpu))
       local outputs = assert(problem:outputs())
       local words = "CUDA error: an illegal memory access was encountered"
       stub.raise_next = words
-      local job, reason = job_of(state, problem, outputs)
+      local job, reason = job_of(plug, state, problem, outputs)
       assert.is_nil(job)
       assert.equal("_flashmla_C::sparse_prefill_fwd raised: " .. words, reason)
       local call
-      job, call = job_of(state, problem, outputs)
+      job, call = job_of(plug, state, problem, outputs)
       assert.truthy(job)
       stub.raise_next = words
-      local status = library.fewhead_provider.run(state, job, call, text)
+      local status = plug.run(state, job, call, text)
       assert.equal(C.FH_ERR_DEVICE, tonumber(status))
       assert.equal("_flashmla_C::sparse_prefill_fwd raised; PyTorch's own words are on standard error", said())
-      assert.equal(C.FH_OK, tonumber(library.fewhead_provider.run(state, job, call, text)))
-      library.fewhead_provider.release(state, job)
-      library.fewhead_provider.close(state)
+      assert.equal(C.FH_OK, tonumber(plug.run(state, job, call, text)))
+      plug.release(state, job)
+      plug.close(state)
     end)
 
     it("runs on GPUs that FlashMLA was made for only", function()
-      local state = assert(open(options(extension("inferred3", "-DOPTIONAL=3"))))
+      local path = extension("inferred3", "-DOPTIONAL=3")
+      local plug, state = plugin_for(path), assert(open(path))
       local call = assert(assert(case(sizes()):problem(cpu)):bare_call("padded"))
       local function reason(change)
         local other = ffi.new("fh_device_info", info)
         ffi.copy(other.name, "a device")
         for key, v in pairs(change) do other[key] = v end
         ffi.fill(text, C.FH_PROVIDER_TEXT)
-        return tonumber(library.fewhead_provider.supports(state, other, call, text)), said()
+        return tonumber(plug.supports(state, other, call, text)), said()
       end
       assert.same({ C.FH_OK, "" }, { reason {} })
       assert.same({ C.FH_OK, "" }, { reason { isa = 100 } })

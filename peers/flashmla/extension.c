@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -103,7 +104,8 @@ static int32_t find_schema(bytes file, const char *path, char *text, size_t text
 /* ---- Reading -------------------------------------------------------------------------------------------------------------- */
 
 /* Packages by the function that Python starts their module with, and where each registers the operator. */
-static const struct { const char *start, *space; } MODULES[] = {
+enum { N_MODULES = 2 };
+static const struct { const char *start, *space; } MODULES[N_MODULES] = {
     {"PyInit__flashmla_C", "_flashmla_C"}, /* vLLM */
     {"PyInit_flashmla_ops", "sgl_kernel"}, /* sglang-kernel */
 };
@@ -112,17 +114,17 @@ static const struct { const char *start, *space; } MODULES[] = {
 static const char FEW_HEADS[] = "launch_small_heads";
 
 static int read_bytes(bytes file, const char *path, fm_extension *extension, char *text, size_t text_bytes) {
-  const char *space = NULL;
-  for (size_t i = 0; i < sizeof MODULES / sizeof *MODULES && !space; i++)
-    if (has_string(file, MODULES[i].start)) space = MODULES[i].space;
-  if (!space || !find(file, NAME, sizeof NAME - 1)) {
+  int32_t module = 0;
+  while (module < N_MODULES && !has_string(file, MODULES[module].start)) module++;
+  if (module == N_MODULES || !find(file, NAME, sizeof NAME - 1)) {
     snprintf(text, text_bytes, "%s registers no %s with PyTorch, as vLLM's _flashmla_C and sglang-kernel's flashmla_ops do", path,
              NAME);
     return 1;
   }
   const int32_t optional = find_schema(file, path, text, text_bytes);
   if (optional < 0) return 1;
-  snprintf(extension->operator_name, sizeof extension->operator_name, "%s::%s", space, NAME);
+  extension->module = module;
+  snprintf(extension->operator_name, sizeof extension->operator_name, "%s::%s", MODULES[module].space, NAME);
   extension->optional = optional;
   extension->few_heads = find(file, FEW_HEADS, sizeof FEW_HEADS - 1) != NULL;
   return 0;
@@ -163,9 +165,25 @@ static int export_own_symbols(void) {
   return dladdr(NAME, &self) && dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
-int fm_extension_load(const char *path, char *text, size_t text_bytes) {
+int fm_extension_load(const char *path, const fm_extension *extension, char *text, size_t text_bytes) {
+  static char *loaded[N_MODULES]; /* for good, as what they have registered */
+  char **mine = &loaded[extension->module], *name = realpath(path, NULL);
+  const char *reason = NULL;
+  if (!name)
+    reason = strerror(errno);
+  else if (*mine && strcmp(*mine, name) != 0) /* registering an operator twice ends the process */
+    snprintf(text, text_bytes, "%s registered %s in this process already", *mine, extension->operator_name);
   /* RTLD_NOW: what another PyTorch would have had is missed here, with its name, and not in the middle of a call. */
-  if (export_own_symbols() && dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) return 0;
-  snprintf(text, text_bytes, "%s", dlerror());
+  else if (!export_own_symbols() || !dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))
+    reason = dlerror();
+  else {
+    if (*mine)
+      free(name);
+    else
+      *mine = name;
+    return 0;
+  }
+  if (reason) snprintf(text, text_bytes, "%s", reason);
+  free(name);
   return 1;
 }

@@ -22,6 +22,7 @@
 enum { FM_SINK = 1, FM_LENGTHS = 2, FM_OUT = 3 }; /* so many arguments after d_v bring attn_sink, topk_length, out */
 
 typedef struct fm_extension {
+  int32_t module;         /* which of the known packages it is of */
   char operator_name[64]; /* "_flashmla_C::sparse_prefill_fwd" */
   int32_t optional;       /* arguments after d_v, 0 .. 3 */
   int32_t few_heads;      /* it has a kernel for 8, 16 and 32 heads on compute capability 9.0 */
@@ -30,7 +31,7 @@ typedef struct fm_extension {
 /* Read what the file at `path` says of its operator. 0; else 1 and one line. */
 int fm_extension_read(const char *path, fm_extension *extension, char *text, size_t text_bytes);
 
-/* Load it beside the PyTorch that is loaded. 0; else 1 and the loader's words in one line. */
-int fm_extension_load(const char *path, char *text, size_t text_bytes);
+/* Load what was read beside the PyTorch that is loaded. A process takes one file for each package. 0; else 1 and one line. */
+int fm_extension_load(const char *path, const fm_extension *extension, char *text, size_t text_bytes);
 
 #endif

@@ -113,7 +113,7 @@ static fh_status open_with(const fm_options *given, fm_state *state, char *text)
   if (fm_extension_read(given->extension, &state->extension, text, FH_PROVIDER_TEXT) ||
       fm_torch_load(given->torch, &state->torch, text, FH_PROVIDER_TEXT))
     return FH_ERR_UNSUPPORTED;
-  if (fm_extension_load(given->extension, reason, sizeof reason))
+  if (fm_extension_load(given->extension, &state->extension, reason, sizeof reason))
     return fail(FH_ERR_UNSUPPORTED, text, "%s does not load with PyTorch %s: %s",
                 given->package ? given->package : "the extension", state->torch.version, reason);
   describe(given, state, text);

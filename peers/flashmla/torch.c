@@ -31,8 +31,13 @@ static void format_version(uint64_t abi, char *version, size_t version_bytes) {
 }
 
 int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_bytes) {
+  static char *loaded; /* from here; two libtorch of different folders would share what is asked for by name */
   const char *missing = NULL;
   memset(torch, 0, sizeof *torch);
+  if (loaded && strcmp(loaded, folder) != 0) {
+    snprintf(text, text_bytes, "torch: got %s, and this process has the PyTorch of %s", folder, loaded);
+    return 1;
+  }
   /* libtorch_cuda.so brings all the others but libtorch.so, an empty library that extensions ask for by name. */
   void *library = open_library(folder, "libtorch_cuda.so", text, text_bytes);
   if (!library || !open_library(folder, "libtorch.so", text, text_bytes)) return 1;
@@ -44,7 +49,10 @@ int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_b
   *(void **)&torch->operator_new = dlsym(library, "_Znwm");
   if (!torch->operator_new && !missing) missing = "operator new";
   if (torch->aoti_torch_abi_version) format_version(torch->aoti_torch_abi_version(), torch->version, sizeof torch->version);
-  if (!missing) return 0;
+  if (!missing) {
+    if (!loaded) loaded = strdup(folder);
+    return 0;
+  }
   snprintf(text, text_bytes, "PyTorch %s in %s has no %s: wanted PyTorch 2.10 or later with CUDA",
            *torch->version ? torch->version : "(of no known version)", folder, missing);
   return 1;
