@@ -132,7 +132,7 @@ help:
 	@echo 'make parity     the conformance grid on every path'
 	@echo 'make repl       an interactive prompt with the library loaded'
 	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
-	@echo 'make bench-gpu  parity of every path on a GPU, then times of its kernels: results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
+	@echo 'make bench-gpu  parity of every path on a GPU, then kernels.* and packed.* in results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
 	@echo 'make lint       luacheck and cppcheck (clang-tidy and shellcheck too where they are installed)'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'
@@ -173,6 +173,7 @@ bench-gpu:
 	$(build_now)
 	@./fewhead parity --device $(GPU)
 	@./fewhead run experiments/bench_gpu.lua --device $(GPU) --out results/DEVICE $(ARGS)
+	@./fewhead run experiments/bench_packed.lua --device $(GPU) --out results/DEVICE $(ARGS)
 $(BUILD)/bench/%: bench/%.c $(OBJECTS)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  cc  $<')

@@ -226,7 +226,7 @@ local markdown = table.concat {
 }
 local lines = {}
 for i, record in ipairs(records) do lines[i] = fh.json.encode(record) .. "\n" end
-local folder = opt.out:gsub("DEVICE", (run.device:lower():gsub("[^%w]+", "-"))) -- "NVIDIA H200": nvidia-h200
+local folder = fh.run.folder(opt.out, run)
 need(fh.report.write(folder .. "/peers.jsonl", table.concat(lines)))
 need(fh.report.write(folder .. "/peers.md", markdown))
 print(("\nwritten: %s/peers.jsonl, .md"):format(folder))

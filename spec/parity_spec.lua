@@ -371,6 +371,7 @@ describe("parity.check", function()
     local r = parity.check(problem, "padded")
     assert.equal("fail", r.status)
     assert.equal("out: written outside its elements, at row 0, head 8, column 0", r.reason)
+    assert.equal("pass", parity.check(problem, "padded", { canaries = false }).status)
   end)
 
   it("fails when another path ran than was asked for", function()

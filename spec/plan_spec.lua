@@ -165,7 +165,8 @@ describe("plan", function()
       call.policy = policy
       return call
     end
-    local packed, auto = assert(plan.build(priced)), assert(plan.build(priced, { path = "auto" }))
+    assert.equal(0, assert(plan.build(priced)):unpacked())
+    local auto = assert(plan.build(priced, { path = "auto" }))
     assert.same({ 200, 1600 }, auto:entries())
     assert.equal(1, auto:unpacked())
     assert.equal(0, assert(auto:rebuilder(priced, "packed"))())

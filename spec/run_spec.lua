@@ -102,4 +102,10 @@ describe("run.version", function()
       assert.equal(built .. "\tnil", version())
     end)
   end)
+
+  it("names a folder by the device", function()
+    local header = { device = "NVIDIA H200 (rev. 2)" }
+    assert.equal("results/nvidia-h200-rev-2-/x", run.folder("results/DEVICE/x", header))
+    assert.equal("results/local", run.folder("results/local", header))
+  end)
 end)

@@ -22,7 +22,7 @@ local PATHS = { "reference", "padded", "gather", "packed", "native", "auto" }
 local TIMING = {
   "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
 }
-local KNOWN = { "device", "run", "sample", "group", "row_invariant", unpack(TIMING) }
+local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries", unpack(TIMING) }
 
 -- Fields of a result that are not data of the record.
 local PARITY_FIELDS = {
@@ -169,7 +169,8 @@ local function check_all(problem, paths, opts)
       checks = nil
       break
     end
-    local how, err = { want = want, group = opts.group, row_invariant = opts.row_invariant }, refusal
+    local how, err = pick(opts, { "group", "row_invariant", "canaries" }), refusal
+    how.want = want
     if want and path == "packed" then
       plan, err = require("fewhead.plan").build(problem, { group = opts.group })
       how.plan = plan
@@ -206,10 +207,10 @@ end
 --- fh.compare(case, { "padded", "native" }, opts): check each path or peer against the reference, time those that pass in turns,
 -- and give each a verdict against the first. Options: device (default device.default()); run, a header of fewhead.run (default: a
 -- new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
--- row_invariant, as problem:call takes them; and those of fewhead.timing. Returns an object with .records (one JSONL record a
--- path, in order, with .verdict = { verdict, ratio, lo, hi, against } beside the named fields), .noise, :record(path) and
--- tostring; nil, message where the case does not fit the device or a timed run fails. A refused path is a record whose parity is
--- "invalid" and says why; so is a peer that fails, with "error".
+-- row_invariant, as problem:call takes them; canaries, as parity.check has it; and those of fewhead.timing. Returns an object
+-- with .records (one JSONL record a path, in order, with .verdict = { verdict, ratio, lo, hi, against } beside the named
+-- fields), .noise, :record(path) and tostring; nil, message where the case does not fit the device or a timed run fails. A
+-- refused path is a record whose parity is "invalid" and says why; so is a peer that fails, with "error".
 function M.compare(case, paths, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)

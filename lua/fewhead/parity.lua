@@ -428,7 +428,8 @@ local function run_and_compare(problem, path, want, opts)
     }
   end
   local result = M.judge(problem, outputs, want, opts.tolerance)
-  local intact, touched = problem:intact(outputs)
+  local intact, touched = true, nil
+  if opts.canaries ~= false then intact, touched = problem:intact(outputs) end
   local other = path ~= "auto" and work.path ~= name and ("asked for %s, %s ran"):format(name, tostring(work.path))
   local reason = other or not intact and touched or want.rows and unwritten(outputs)
   if reason and result.status == "pass" then result.status, result.reason = "fail", reason end
@@ -442,11 +443,12 @@ end
 -- want = what M.expected gave, to use it again; plan, group, row_invariant as problem:call takes them; tolerance as M.compare
 -- (default: M.tolerance_of). Result: that of M.compare with path, against, sampled = rows compared (nil: all) and work, the
 -- counters of the run. It fails also when another path ran than was asked for, or when anything outside the real heads' outputs
--- was written. A call that is refused is "invalid" with the reason and refused = true; a peer that fails while it runs is
--- "error".
+-- was written (canaries = false: not looked at). A call that is refused is "invalid" with the reason and refused = true; a peer
+-- that fails while it runs is "error".
 function M.check(problem, path, opts)
   opts = check_problem("parity.check", problem, opts,
-    { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance" }, 2)
+    { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance", "canaries" }, 2)
+  if opts.canaries ~= nil then args.boolean("parity.check: canaries", opts.canaries) end
   check_path("parity.check: path", path, PATHS, 2)
   limits_of(opts.tolerance, 2)
   local want, err = opts.want

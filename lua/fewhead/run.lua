@@ -71,4 +71,10 @@ function M.header(dev, argv)
   }
 end
 
+--- The folder that `out` names for a run with this header: DEVICE in it stands for the device's name, "nvidia-h200" for NVIDIA
+--- H200.
+function M.folder(out, header)
+  return (out:gsub("DEVICE", (header.device:lower():gsub("[^%w]+", "-"))))
+end
+
 return M
