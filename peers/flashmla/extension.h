@@ -6,7 +6,7 @@
  * always at the end:
  *
  *     arguments                        seen in
- *     none                             FlashMLA of 2025, sglang-kernel 0.4.2: no sink, no lengths; lse and max_logits to base 2
+ *     none                             FlashMLA of 2025, sglang-kernel 0.4.2
  *     attn_sink, topk_length           sglang-kernel 0.4.4 and later
  *     attn_sink, topk_length, out      vLLM 0.24 and later
  *

@@ -36,13 +36,14 @@ enum {
   D_V = 512
 };
 
-static const float LN_2 = 0.693147180559945309f;
+static const double LN_2 = 0.693147180559945309;
 
 typedef struct fm_state {
   fm_torch torch;
   fm_extension extension;
   int32_t least_heads;
   int timed;
+  float unit; /* of FlashMLA's max_logits and lse: 1, or ln 2 where it counts to base 2; 0: not known yet */
 } fm_state;
 
 /* One line for a person, and the status. */
@@ -187,7 +188,7 @@ enum { OUT, MAX_LOGITS, LSE, RESULTS }; /* as FlashMLA returns them */
 typedef struct fm_pad { fm_tensor to, from; } fm_pad;
 
 typedef struct fm_job {
-  const fm_state *state;
+  fm_state *state;
   fm_place place;
   int32_t h_pad;
   int64_t width; /* of the lists, padded */
@@ -202,17 +203,19 @@ static void drop_results(fm_job *job) {
   for (int i = 0; i < RESULTS; i++) fm_drop(&job->state->torch, &job->results[i]);
 }
 
-static void release(void *opened, void *made) {
-  fm_job *job = made;
-  (void)opened;
-  if (!job) return;
+static void drop_tensors(fm_job *job) {
   const fm_torch *torch = &job->state->torch;
   fm_tensor *inputs[] = {&job->q, &job->kv, &job->indices, &job->attn_sink, &job->topk_length, &job->out};
   drop_results(job);
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) fm_drop(torch, inputs[i]);
   for (int i = 0; i < job->n_pads; i++) fm_drop(torch, &job->pads[i].to), fm_drop(torch, &job->pads[i].from);
   for (int i = 0; i < RESULTS; i++) fm_drop(torch, &job->home[i]);
-  free(job);
+}
+
+static void release(void *opened, void *made) {
+  (void)opened;
+  if (made) drop_tensors(made);
+  free(made);
 }
 
 /* ---- Inputs --------------------------------------------------------------------------------------------------------------- */
@@ -371,9 +374,9 @@ static int take_results(fm_job *job, fm_list list) {
   return failed || count != RESULTS;
 }
 
-static int call_operator(fm_job *job, const fh_call *call) {
+static int call_operator(fm_job *job, float sm_scale) {
   const fm_torch *torch = &job->state->torch;
-  fm_value stack[8] = {[3] = fm_float(call->sm_scale), [4] = D_V};
+  fm_value stack[8] = {[3] = fm_float(sm_scale), [4] = D_V};
   drop_results(job);
   if (fm_argument(torch, job->q, 0, &stack[0]) || fm_argument(torch, job->kv, 0, &stack[1]) ||
       fm_argument(torch, job->indices, 0, &stack[2]) || fm_argument(torch, job->attn_sink, 1, &stack[5]) ||
@@ -391,9 +394,9 @@ static int bring_home(fm_job *job, const fh_call *call, int which) {
                                      : (fm_shape){2, {call->s_q, call->h_q}, {h_pad, 1}};
   fm_tensor part = NULL;
   if (!job->home[which]) return 0;
-  const int base_2 = which != OUT && job->state->extension.optional < FM_SINK;
+  const int other_unit = which != OUT && job->state->unit != 1;
   const int failed = fm_part(torch, job->results[which], real, &part) || torch->aoti_torch_copy_(job->home[which], part, 1) ||
-                     (base_2 && fm_scale(torch, job->home[which], LN_2));
+                     (other_unit && fm_scale(torch, job->home[which], job->state->unit));
   fm_drop(torch, &part);
   return failed;
 }
@@ -403,7 +406,7 @@ static int run_once(fm_job *job, const fh_call *call) {
   if (job->state->timed)
     for (int i = 0; i < job->n_pads; i++)
       if (torch->aoti_torch_copy_(job->pads[i].to, job->pads[i].from, 1)) return 1;
-  if (call_operator(job, call)) return 1;
+  if (call_operator(job, call->sm_scale)) return 1;
   return job->state->timed && bring_home(job, call, OUT);
 }
 
@@ -442,8 +445,45 @@ static int results_fit(const fm_job *job, const fh_call *call) {
          fm_has_sizes(torch, job->results[LSE], heads) && fm_has_sizes(torch, job->results[MAX_LOGITS], heads);
 }
 
+/* One row of zeros over LIST_STEP times the same key of zeros: every logit is 0, and lse is the logarithm of LIST_STEP. */
+static int make_equal_keys(fm_job *probe, int64_t d_qk) {
+  const fm_torch *torch = &probe->state->torch;
+  const int32_t bf16 = torch->aoti_torch_dtype_bfloat16(), i32 = torch->aoti_torch_dtype_int32();
+  static const uint16_t zero = 0;
+  static const int32_t row_0 = 0;
+  return fm_new(torch, probe->place, bf16, fm_dense(3, 1, probe->h_pad, d_qk), &probe->q) ||
+         fm_new(torch, probe->place, bf16, fm_dense(3, 1, 1, d_qk), &probe->kv) ||
+         fm_new(torch, probe->place, i32, fm_dense(3, 1, 1, LIST_STEP), &probe->indices) ||
+         fm_fill(torch, probe->q, bf16, &zero) || fm_fill(torch, probe->kv, bf16, &zero) ||
+         fm_fill(torch, probe->indices, i32, &row_0) ||
+         (probe->state->extension.optional >= FM_OUT &&
+          fm_new(torch, probe->place, bf16, fm_dense(3, 1, probe->h_pad, D_V), &probe->out));
+}
+
+/* Which base max_logits and lse count to differs between packages and stands in no schema: FlashMLA is asked. *lse is that of
+ * equal keys. */
+static int ask_unit(const fm_job *job, int64_t d_qk, float *lse) {
+  const fm_torch *torch = &job->state->torch;
+  const int32_t f32 = torch->aoti_torch_dtype_float32();
+  const fm_place host = {torch->aoti_torch_device_type_cpu(), 0};
+  const fm_shape one = fm_dense(1, 1, 1, 1);
+  fm_job probe = {.state = job->state, .place = job->place, .h_pad = job->h_pad, .width = LIST_STEP};
+  fm_tensor there = NULL, here = NULL;
+  const int failed = make_equal_keys(&probe, d_qk) || call_operator(&probe, 1) ||
+                     fm_part(torch, probe.results[LSE], one, &there) || fm_view(torch, host, lse, f32, one, &here) ||
+                     torch->aoti_torch_copy_(here, there, 0);
+  fm_drop(torch, &there);
+  fm_drop(torch, &here);
+  drop_tensors(&probe);
+  return failed;
+}
+
+static int near(double got, double wanted) { return got > wanted - 0.01 && got < wanted + 0.01; }
+
 /* Inputs, and a first run: what FlashMLA refuses it refuses here, where its words are caught. */
 static fh_status set_up(fm_job *job, const fh_call *call, char *text) {
+  static const double LOG2_KEYS = 7; /* of LIST_STEP */
+  float lse = (float)LOG2_KEYS;
   const char *operator_name = job->state->extension.operator_name;
   char raised[FH_PROVIDER_TEXT / 2];
   const char *at = "PyTorch";
@@ -456,12 +496,18 @@ static fh_status set_up(fm_job *job, const fh_call *call, char *text) {
              make_lengths(job, call) || make_outputs(job, call);
     if (!failed) {
       at = operator_name;
-      failed = run_once(job, call);
+      failed = (job->state->unit == 0 && ask_unit(job, call->d_qk, &lse)) || run_once(job, call);
     }
     leave(job, guard);
   }
   fm_capture_end(&capture, failed ? raised : NULL, sizeof raised);
   if (failed) return fail(FH_ERR_DEVICE, text, "%s raised: %s", at, *raised ? raised : "nothing that can be shown");
+  if (job->state->unit == 0) {
+    if (!near(lse, LOG2_KEYS) && !near(lse, LOG2_KEYS * LN_2))
+      return fail(FH_ERR_DEVICE, text, "%s: lse of %d equal keys: got %g, wanted %g or %g", operator_name, LIST_STEP, (double)lse,
+                  LOG2_KEYS * LN_2, LOG2_KEYS);
+    job->state->unit = near(lse, LOG2_KEYS) ? (float)LN_2 : 1;
+  }
   if (!results_fit(job, call))
     return fail(FH_ERR_DEVICE, text, "%s: wanted out [s_q, %d, 512], max_logits and lse [s_q, %d] back", operator_name,
                 (int)job->h_pad, (int)job->h_pad);
@@ -469,7 +515,7 @@ static fh_status set_up(fm_job *job, const fh_call *call, char *text) {
 }
 
 static fh_status prepare(void *opened, const fh_device_info *device, const fh_call *call, void **made, char *text) {
-  const fm_state *state = opened;
+  fm_state *state = opened;
   fm_job *job = calloc(1, sizeof *job);
   if (!job) return fail(FH_ERR_MEMORY, text, "the system refused %zu bytes for the job", sizeof *job);
   job->state = state;

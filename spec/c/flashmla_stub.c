@@ -1,6 +1,6 @@
 /*
  * _flashmla_C for a spec: sparse_prefill_fwd in plain C on host memory, as particular about its arguments as FlashMLA is.
- * OPTIONAL: arguments after d_v (0, 2, 3). SCHEMA: its text, as an extension with a written schema has it; none: as one whose
+ * OPTIONAL: arguments after d_v (0, 2, 3). LOGARITHM: of what base max_logits and lse are, default e. SCHEMA: its text, as an extension with a written schema has it; none: as one whose
  * schema PyTorch infers.
  */
 #include <math.h>
@@ -24,6 +24,10 @@ const char inferred[3][80] = {
 #endif
 };
 const char name[] = "sparse_prefill_fwd";
+#endif
+
+#ifndef LOGARITHM
+#define LOGARITHM exp(1)
 #endif
 
 #ifdef MISSING
@@ -71,7 +75,6 @@ int launch_small_heads = 1;
 static int run(tensor *given[8], double scale, int64_t d_v, list **results) {
   const tensor *q = given[0], *kv = given[1], *indices = given[2], *sink = given[5], *length = given[6];
   const int64_t rows = q->sizes[0], heads = q->sizes[1], d = q->sizes[2], width = indices->sizes[2];
-  const int base_2 = OPTIONAL == 0;
   seen_q = data_of(q), seen_kv = data_of(kv), seen_indices = data_of(indices), seen_topk_length = data_of(length);
   seen_stream = stub_stream, seen_heads = heads, seen_width = width;
   calls++;
@@ -118,7 +121,7 @@ static int run(tensor *given[8], double scale, int64_t d_v, list **results) {
       const double under = sum + (sink ? exp(((const float *)data_of(sink))[h] - most) : 0);
       uint16_t *row = (uint16_t *)out->memory->data + (s * heads + h) * d_v;
       for (int64_t i = 0; i < d_v; i++) row[i] = sum > 0 ? bf16(sums[i] / under) : 0;
-      const double unit = base_2 ? log(2) : 1;
+      const double unit = log(LOGARITHM);
       ((float *)max_logits->memory->data)[s * heads + h] = (float)(most / unit);
       ((float *)lse->memory->data)[s * heads + h] = (float)(sum > 0 ? (most + log(sum)) / unit : INFINITY);
     }
