@@ -27,7 +27,7 @@ local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries",
 -- Fields of a result that are not data of the record.
 local PARITY_FIELDS = {
   "status", "against", "compared", "sampled", "mean_abs", "max_abs", "rel", "cos_diff", "failing", "lse_max_abs",
-  "max_logits_max_abs", "worst", "reason",
+  "max_logits_max_abs", "worst", "refused", "reason",
 }
 local TIME_FIELDS = { "median_us", "p05_us", "p95_us", "median_lo_us", "median_hi_us", "n", "l2", "stop", "plan_us" }
 
