@@ -1,4 +1,5 @@
 local helper = require "spec.helper"
+local plugin = require "spec.plugin"
 local process = require "spec.process"
 
 -- Runs a shell text that must succeed; returns its standard output.
@@ -48,6 +49,15 @@ describe("make install", function()
     sh("cc -std=c11 -Wall -Wextra -Werror -o program program.c $(pkg-config --cflags --libs fewhead) "
       .. "-Wl,-rpath,$(pkg-config --variable=libdir fewhead)", { cwd = folder, env = env })
     assert.equal("out[0] = 0x3f80\n", sh("./program", { cwd = folder }))
+  end)
+
+  it("gives the header for plug-ins: its example builds against the installation and races there", function()
+    process.write(folder .. "loops.c", plugin.source())
+    sh("cc -std=c11 -Wall -Wextra -Werror -shared -fPIC -O2 -o loops.so loops.c $(pkg-config --cflags fewhead) -lm",
+      { cwd = folder, env = { PKG_CONFIG_PATH = prefix .. "/lib/pkgconfig" } })
+    local out = sh(prefix .. "/bin/fewhead run experiments/layouts.lua --provider loops=loops.so --s-q 2 --seconds 0 --layout vllm",
+      { cwd = folder, env = { FEWHEAD_LIB = false } })
+    assert.matches("\ns_q +padded +gather +packed +loops +.-\n +2 +.- pass ", out)
   end)
 
   it("goes into folders with spaces in their names", function()
