@@ -232,7 +232,7 @@ static fh_status prepare(fh_provider_job *job) {
 fh_status fh_provider_prepare(fh_provider *provider, fh_device *device, const fh_call *given, fh_provider_job **job) {
   fh_checked checked;
   fh_call plain;
-  uint64_t bytes;
+  uint64_t bytes = 0;
   fh_status status;
   if (!provider) return fh_fail_null("provider");
   if (!job) return fh_fail_null("job");
@@ -277,17 +277,19 @@ fh_status fh_provider_collect(fh_provider_job *job) {
 }
 
 uint64_t fh_provider_executed_flops(fh_provider_job *job) {
-  if (!job || job->call.s_q == 0 || !job->provider->table.executed_flops) return 0;
-  return job->provider->table.executed_flops(job->provider->state, job->job, &job->call);
+  if (!job || job->call.s_q == 0 || !job->provider->table.executed_flops || enter(job->device)) return 0;
+  const uint64_t flops = job->provider->table.executed_flops(job->provider->state, job->job, &job->call);
+  (void)leave(job->device, FH_OK);
+  return flops;
 }
 
 void fh_provider_job_free(fh_provider_job **job) {
   if (!job || !*job) return;
   fh_provider_job *old = *job;
   const fh_provider_table *table = &old->provider->table;
-  if (old->prepared && table->release && enter(old->device) == FH_OK) {
+  if (old->prepared && enter(old->device) == FH_OK) {
     (void)old->device->back_end->synchronize(old->device);
-    table->release(old->provider->state, old->job);
+    if (table->release) table->release(old->provider->state, old->job);
     (void)leave(old->device, FH_OK);
   }
   fh_device_release(old->device);
