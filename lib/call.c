@@ -143,13 +143,18 @@ static fh_status check_plan(const fh_device *device, fh_checked *checked) {
   return FH_OK;
 }
 
-fh_status fh_check_policy(fh_checked *checked) {
-  fh_policy *policy = &checked->policy;
-  if (!checked->call.policy) return FH_OK;
-  const fh_status status = fh_struct_in("fh_policy", checked->call.policy, sizeof *policy, policy, sizeof *policy);
-  if (status) return status;
-  checked->call.policy = policy;
-  return fh_policy_check(policy);
+fh_status fh_take_policy(const fh_device *device, fh_checked *checked) {
+  fh_call *call = &checked->call;
+  if (!call->policy && call->path != FH_AUTO) return FH_OK;
+  if (call->policy) {
+    const fh_status status = fh_policy_in(call->policy, &checked->policy);
+    if (status) return status;
+  } else {
+    checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
+    device->back_end->policy(device, call, &checked->policy);
+  }
+  call->policy = &checked->policy;
+  return FH_OK;
 }
 
 /* ---- Memory --------------------------------------------------------------------------------------------------------------- */
@@ -272,7 +277,7 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
     if (status) return status;
     memcpy(counters_bytes, call->counters, sizeof *counters_bytes);
   }
-  if ((status = fh_check_policy(checked))) return status;
+  if ((status = fh_take_policy(device, checked))) return status;
   *all = arrays_of(call, *counters_bytes);
   return check_arrays(all);
 }
@@ -288,9 +293,20 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
 
 /* Whether FH_AUTO may pack: with one query a group there is nothing to share. */
 static int may_pack(const fh_device *device, const fh_call *call) {
-  const fh_back_end *back_end = device->back_end;
-  return back_end->has_path(device, FH_PACKED) && !call->row_invariant && call->group > 1 && plan_fits(call) &&
-         (!back_end->may_pack || back_end->may_pack(call));
+  return device->back_end->has_path(device, FH_PACKED) && !call->row_invariant && call->group > 1 && plan_fits(call);
+}
+
+/* What a call with path FH_AUTO amounts to, but for what its lists share. */
+static fh_work work_of(const fh_device *device, const fh_call *call) {
+  return (fh_work){.struct_size = sizeof(fh_work), .rows = call->s_q, .keys = device->back_end->count_keys(device, call),
+                   .groups = may_pack(device, call) ? groups_of(call) : 0, .h_q = call->h_q, .h_pad = call->h_pad,
+                   .group = call->group, .d_qk = call->d_qk, .d_v = call->d_v};
+}
+
+/* Whether FH_AUTO leaves the choice to a plan, by the policy that has been taken. */
+static int packs(const fh_call *call, const fh_work *work) {
+  int32_t answer = 0;
+  return !fh_policy_packs(call->policy, work, call->row_invariant, call->plan != NULL, &answer) && answer;
 }
 
 static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {
@@ -310,7 +326,12 @@ static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
   if (call->path != FH_AUTO) return path_bytes(device, call, call->path, call->plan);
   const uint64_t padded = path_bytes(device, call, FH_PADDED, NULL), gather = path_bytes(device, call, FH_GATHER, NULL);
   uint64_t rest = padded > gather ? padded : gather, plan = 0;
-  if (may_pack(device, call)) {
+  int plannable = may_pack(device, call);
+  if (plannable && !device->back_end->sees_lists) {
+    const fh_work work = work_of(device, call);
+    plannable = packs(call, &work);
+  }
+  if (plannable) {
     const fh_plan later = {.struct_size = sizeof later, .s_q = call->s_q, .group = call->group, .groups = groups_of(call),
                            .capacity = call->group * call->topk, .requests = call->requests};
     const uint64_t packed = path_bytes(device, call, FH_PACKED, call->plan ? call->plan : &later);
@@ -324,7 +345,9 @@ fh_status fh_workspace_bytes(fh_device *device, const fh_call *given, uint64_t *
   fh_checked checked;
   fh_status status;
   if (!bytes) return fh_fail_null("bytes");
-  if ((status = fh_check_sizes(device, given, &checked)) || (status = check_plan(device, &checked))) return status;
+  if ((status = fh_check_sizes(device, given, &checked)) || (status = check_plan(device, &checked)) ||
+      (status = fh_take_policy(device, &checked)))
+    return status;
   *bytes = workspace_bytes(device, &checked.call);
   return FH_OK;
 }
@@ -364,39 +387,23 @@ static fh_status build_own_plan(fh_device *device, fh_checked *checked) {
   return FH_OK;
 }
 
-/* Replaces FH_AUTO by the path that the policy expects to be fastest. */
-static fh_status choose(fh_device *device, fh_checked *checked) {
+/* Replaces FH_AUTO by one path for the whole call, or leaves it there with a plan that parts the groups and *rows, the path of those
+ * that it does not pack. */
+static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   fh_call *call = &checked->call;
-  fh_work work = {.struct_size = sizeof work, .rows = call->s_q, .h_q = call->h_q, .h_pad = call->h_pad, .d_qk = call->d_qk,
-                  .d_v = call->d_v};
+  fh_work work = work_of(device, call);
   double cost_us[FH_PATHS];
-  if (!call->policy) {
-    checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
-    device->back_end->policy(device, call, &checked->policy);
-    call->policy = &checked->policy;
+  fh_status status;
+  if (!packs(call, &work)) {
+    work.groups = 0;
+    return fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
   }
-  const int pack = may_pack(device, call), dedup = device->back_end->assumed_dedup;
-  if (!pack || !call->plan || dedup) work.keys = device->back_end->count_keys(device, call);
-  if (pack) {
-    work.group = call->group;
-    work.groups = groups_of(call);
-    if (dedup) {
-      work.entries = work.keys / dedup;
-      const fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
-      return status || call->path != FH_PACKED || call->plan ? status : build_own_plan(device, checked);
-    }
-    if (!call->plan) {
-      /* At best all lists of a group are one list. Where packing would lose even then, its plan is not built. */
-      work.entries = (work.keys + call->group - 1) / call->group;
-      fh_status status = fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
-      if (status || call->path != FH_PACKED) return status;
-      if ((status = build_own_plan(device, checked))) return status;
-    }
-    work.keys = work.entries = 0;
-    for (int64_t g = 0; g < call->plan->groups; g++) work.entries += call->plan->entries[g];
-    for (int64_t s = 0; s < call->s_q; s++) work.keys += call->plan->keys[s];
-  }
-  return fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
+  if (!call->plan && (status = build_own_plan(device, checked))) return status;
+  *rows = fh_rows_path(call, call->policy);
+  if (!device->back_end->sees_lists) return FH_OK;
+  if (*call->plan->packed_from == 0) call->path = FH_PACKED;
+  if (*call->plan->packed_from == call->plan->groups) call->path = *rows;
+  return FH_OK;
 }
 
 fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
@@ -404,18 +411,19 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   fh_call *call = &checked.call;
   fh_counters ran = {.struct_size = sizeof ran};
   uint64_t counters_bytes = 0;
+  int32_t rows = FH_AUTO;
   arrays all = {0};
   fh_status status = check(device, given, &checked, &counters_bytes, &all);
   if (status || call->s_q == 0) return status;
   if ((status = check_workspace(call, workspace_bytes(device, call), &all))) return status;
-  if (call->path == FH_AUTO) {
-    ran.calls[FH_AUTO] = 1;
-    if ((status = choose(device, &checked))) return status;
-  }
-  ran.calls[call->path]++;
+  const int asked_auto = call->path == FH_AUTO;
+  if (asked_auto && (status = choose(device, &checked, &rows))) return status;
   uint64_t *counters = (uint64_t *)call->counters;
   call->counters = NULL;
-  if ((status = device->back_end->run(device, call, counters ? &ran : NULL))) return status;
+  status = call->path == FH_AUTO ? device->back_end->run_parts(device, call, rows, &ran) : device->back_end->run(device, call, &ran);
+  if (status || !counters) return status;
+  for (int path = 0; path < FH_PATHS; path++) ran.calls[path] = ran.rows[path] > 0;
+  ran.calls[FH_AUTO] = asked_auto;
   for (uint64_t i = 1; i < counters_bytes / 8; i++) counters[i] += ((const uint64_t *)&ran)[i];
   return FH_OK;
 }

@@ -173,7 +173,7 @@ static void count_rows(void *arg, int64_t item, int32_t thread) {
   atomic_fetch_add(&c->keys, keys);
 }
 
-static int64_t count_keys(fh_device *device, const fh_call *call) {
+static int64_t count_keys(const fh_device *device, const fh_call *call) {
   counting c = {.call = call};
   fhk_cpu_parallel(fh_cpu(device), (call->s_q - 1) / COUNT_ROWS + 1, count_rows, &c);
   return c.keys;
@@ -181,6 +181,11 @@ static int64_t count_keys(fh_device *device, const fh_call *call) {
 
 static fh_status run(fh_device *device, const fh_call *call, fh_counters *counters) {
   fhk_cpu_run(fh_cpu(device), call, counters);
+  return FH_OK;
+}
+
+static fh_status run_parts(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters) {
+  fhk_cpu_run_parts(fh_cpu(device), call, rows, counters);
   return FH_OK;
 }
 
@@ -222,9 +227,11 @@ const fh_back_end fh_cpu_back_end = {
     .moment_between = moment_between,
     .has_path = has_path,
     .packed_heads = 128,
+    .sees_lists = 1,
     .workspace_bytes = workspace_bytes,
     .count_keys = count_keys,
     .run = run,
+    .run_parts = run_parts,
     .policy = policy,
     .plan_bytes = plan_bytes,
     .plan_build = plan_build,

@@ -69,10 +69,10 @@ fh_status fh_cuda_moment_between(fh_device *device, const fh_moment *start, cons
 /* Calls (cuda_call.c). */
 fh_status fh_cuda_prepare(const fh_device *device); /* load the kernels; entered */
 int fh_cuda_has_path(const fh_device *device, int32_t path);
-int fh_cuda_may_pack(const fh_call *call);
 uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call);
-int64_t fh_cuda_count_keys(fh_device *device, const fh_call *call);
+int64_t fh_cuda_count_keys(const fh_device *device, const fh_call *call);
 fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *counters);
+fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
 void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *policy);
 uint64_t fh_cuda_plan_bytes(const fh_device *device, const fh_call *call);
 fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);

@@ -24,9 +24,6 @@ static const kernel sm90_padded = {"sm90 padded", fhk_sm90_padded_prepare, fhk_s
 
 static const char plan_kernel[] = "portable plan";
 
-/* What FH_AUTO packs without a plan, as the header says. */
-enum { FH_CUDA_PACK_ROWS = 2048, FH_CUDA_PACK_HEADS = 16 };
-
 static int is_sm90(const fh_device *device) {
   return device->info.isa == 90 && !fh_cuda_of(device)->portable_only;
 }
@@ -55,17 +52,12 @@ int fh_cuda_has_path(const fh_device *device, int32_t path) {
   return path >= 0 && path < FH_PATHS && (path != FH_PACKED || is_sm90(device));
 }
 
-/* Without a plan of the caller's the workspace must hold one, and building it must be worth it whatever the lists share. */
-int fh_cuda_may_pack(const fh_call *call) {
-  return call->plan || (call->s_q >= FH_CUDA_PACK_ROWS && call->h_q <= FH_CUDA_PACK_HEADS);
-}
-
 uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call) {
   return kernel_of(device, call->path)->workspace(&fh_cuda_of(device)->gpu, call);
 }
 
 /* The lists lie on the device: they are taken to be full. */
-int64_t fh_cuda_count_keys(fh_device *device, const fh_call *call) {
+int64_t fh_cuda_count_keys(const fh_device *device, const fh_call *call) {
   (void)device;
   return call->s_q * call->topk;
 }
@@ -118,9 +110,34 @@ fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *count
   fh_status status = fh_cuda_enter(device);
   if (status) return status;
   status = fh_cuda_leave(fh_cuda_status(k->run(&fh_cuda_of(device)->gpu, call, fh_cuda_stream(device, call->stream)), k->name));
-  if (status || !counters) return status;
+  if (status) return status;
   if (call->path == FH_PACKED) count_packed(call, counters);
   else count(k, call, counters);
+  return FH_OK;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
+/* Two grids, each with what the plan leaves it when it begins. The second one does not wait for the first: it fills the
+ * multiprocessors that the first leaves idle. */
+fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters) {
+  const kernel *const parts[] = {&sm90_packed, kernel_of(device, rows)};
+  fh_status status = fh_cuda_enter(device);
+  if (status) return status;
+  for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++)
+    status = fh_cuda_status(parts[i]->run(&fh_cuda_of(device)->gpu, call, fh_cuda_stream(device, call->stream)), parts[i]->name);
+  if ((status = fh_cuda_leave(status))) return status;
+  fh_call all = *call;
+  fh_counters packed = {0}, others = {0};
+  count_packed(call, &packed);
+  all.path = rows;
+  count(parts[1], &all, &others);
+  counters->rows[FH_AUTO] += (uint64_t)call->s_q;
+  counters->useful_flops += packed.useful_flops;
+  counters->executed_flops += larger(packed.executed_flops, others.executed_flops);
+  counters->bytes += larger(packed.bytes, others.bytes);
   return FH_OK;
 }
 
@@ -147,8 +164,8 @@ static const struct { int32_t heads; fh_path_cost cost; } gather_costs[] = {
     {32, {7.5, 0.0, 4.86}},
 };
 static const fh_path_cost padded_cost = {9.5, 0.0, 1.53};
-static const fh_path_cost packed_cost = {10.0, 0.022, 1.76}; /* on a plan that is there */
-static const fh_path_cost plan_cost = {9.0, 0.018, 0.0};     /* of a plan, a unit being a group too */
+static const fh_path_cost packed_cost = {10.0, 0.022, 1.76};
+static const fh_path_cost plan_cost = {9.0, 0.018, 0.0};
 
 /* us per GFLOP of the call's own heads: the kernel multiplies more of them. */
 static fh_path_cost gather_cost(const kernel *k, const fh_call *call) {
@@ -179,8 +196,5 @@ void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *pol
   }
   policy->packed = packed_cost;
   policy->packed.gflop_us *= (double)sm90_packed.block / (call->group * call->h_q);
-  if (call != &one && !call->plan) {
-    policy->packed.call_us += plan_cost.call_us;
-    policy->packed.unit_us += plan_cost.unit_us;
-  }
+  policy->plan = plan_cost;
 }

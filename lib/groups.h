@@ -1,5 +1,5 @@
-/* The groups of a call on the packed path: how many there can be, and by which path each is expected to be cheaper. Read by C and by
- * CUDA C++; every device decides alike. */
+/* The groups of a call on the packed path: how many there can be, and which of them FH_AUTO packs. Read by C and by CUDA C++; every
+ * device decides alike. */
 #ifndef FEWHEAD_GROUPS_H
 #define FEWHEAD_GROUPS_H
 
@@ -25,32 +25,57 @@ FH_GROUPS int64_t fh_request_end(int64_t offset, int64_t end_before, int64_t s_q
   return offset < end_before ? end_before : offset;
 }
 
-/* Expected microseconds: of a packed group, of each 64 entries of its union begun; of a row on the gather path, of each of its keys. */
+/* The path of rows that are not packed, for a call of full lists: the cheaper of gather and padded. */
+FH_GROUPS int32_t fh_rows_path(const fh_call *call, const fh_policy *policy) {
+  const double rows = (double)call->s_q, gflop = 2e-9 * ((double)call->d_qk + call->d_v) * rows * (double)call->topk; /* of a head */
+  const fh_path_cost gather = policy->gather, padded = policy->padded;
+  return gather.call_us + gather.unit_us * rows + gather.gflop_us * gflop * call->h_q <
+                 padded.call_us + padded.unit_us * rows + padded.gflop_us * gflop * call->h_pad
+             ? FH_GATHER
+             : FH_PADDED;
+}
+
+/* Expected microseconds: of packing anything, of a group, of each 64 entries of its union begun; of computing anything row by row,
+ * of a row, of each of its keys. */
 typedef struct fh_group_costs {
-  double packed, packed_tile, gather_row, gather_key;
+  double packed, packed_group, packed_tile, rows, row, key;
 } fh_group_costs;
 
 enum { FH_TILE_ENTRIES = 64 };
 
-/* The policy's costs less those of the whole call, which do not depend on what a group does. All zeros where there is nothing to
- * choose: then no group gathers. */
+/* All zeros where there is nothing to choose: then all groups are packed. */
 FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
-  const double gflop = 2.0 * call->h_q * ((double)call->d_qk + call->d_v) * 1e-9; /* of a query's heads and one key */
+  const double gflop = 2e-9 * ((double)call->d_qk + call->d_v); /* of one head and one key */
   const fh_policy *policy = call->policy;
-  fh_group_costs costs = {0, 0, 0, 0};
+  fh_group_costs costs = {0, 0, 0, 0, 0, 0};
   if (call->path != FH_AUTO || !policy) return costs;
-  costs.packed = policy->packed.unit_us;
-  costs.packed_tile = policy->packed.gflop_us * gflop * call->group * FH_TILE_ENTRIES;
-  costs.gather_row = policy->gather.unit_us;
-  costs.gather_key = policy->gather.gflop_us * gflop;
+  const int padded = fh_rows_path(call, policy) == FH_PADDED;
+  const fh_path_cost rows = padded ? policy->padded : policy->gather;
+  costs.packed = policy->packed.call_us;
+  costs.packed_group = policy->packed.unit_us;
+  costs.packed_tile = policy->packed.gflop_us * gflop * call->h_q * call->group * FH_TILE_ENTRIES;
+  costs.rows = rows.call_us;
+  costs.row = rows.unit_us;
+  costs.key = rows.gflop_us * gflop * (padded ? call->h_pad : call->h_q);
   return costs;
 }
 
-/* 1 where the rows of a group cost less one by one; a group without rows never does. */
-FH_GROUPS int fh_group_gathers(const fh_group_costs *costs, int64_t entries, int64_t rows, int64_t keys) {
+/* Nanoseconds that packing the group saves, below 0 where its rows cost less one by one; within 31 bits, so that sums are exact. A
+ * group without rows saves nothing. */
+FH_GROUPS int32_t fh_group_saves(const fh_group_costs *costs, int64_t entries, int64_t rows, int64_t keys) {
   const int64_t tiles = (entries + FH_TILE_ENTRIES - 1) / FH_TILE_ENTRIES;
-  return rows > 0 && costs->gather_row * (double)rows + costs->gather_key * (double)keys <
-                         costs->packed + costs->packed_tile * (double)tiles;
+  const double ns = 1e3 * (costs->row * (double)rows + costs->key * (double)keys - costs->packed_group -
+                           costs->packed_tile * (double)tiles);
+  if (rows == 0) return 0;
+  return ns > INT32_MAX ? INT32_MAX : ns < -INT32_MAX ? -INT32_MAX : (int32_t)ns;
+}
+
+/* How many groups are not packed: the `fewer` that cost less row by row; or all or none, where that costs less than both kinds of work
+ * in one call. saved, lost: nanoseconds that packing saves on the others, and would lose on those. */
+FH_GROUPS int64_t fh_packed_from(const fh_group_costs *costs, int64_t groups, int64_t fewer, int64_t saved, int64_t lost) {
+  const double beside_rows = (double)saved - 1e3 * costs->packed, beside_packed = (double)lost - 1e3 * costs->rows;
+  if (beside_rows > 0 && beside_packed > 0) return fewer;
+  return beside_rows < beside_packed ? groups : 0;
 }
 
 #endif

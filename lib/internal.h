@@ -133,8 +133,8 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
 /* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
 fh_status fh_check_plannable(const fh_call *call);
 
-/* Checks the policy that the call brings, if any. */
-fh_status fh_check_policy(fh_checked *checked);
+/* The policy of the call: the one it brings, checked; else, with path FH_AUTO, the device's own for it. */
+fh_status fh_take_policy(const fh_device *device, fh_checked *checked);
 
 /* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64 bits. */
 fh_status fh_check_array(const fh_array *array);
@@ -144,8 +144,8 @@ fh_array fh_call_indices(const fh_call *call);
 fh_array fh_call_topk_length(const fh_call *call);
 fh_array fh_call_cu_seqlens_q(const fh_call *call);
 
-/* FH_ERR_ARGUMENT when a number of the policy is not finite. */
-fh_status fh_policy_check(const fh_policy *policy);
+/* A full-size copy of the caller's policy. FH_ERR_ARGUMENT when a number of it is not finite. */
+fh_status fh_policy_in(const fh_policy *given, fh_policy *policy);
 
 /* ---- Back ends ------------------------------------------------------------------------------------------------------------ */
 
@@ -201,14 +201,13 @@ struct fh_back_end {
 
   int (*has_path)(const fh_device *device, int32_t path);
   int32_t packed_heads; /* the most heads that packed takes */
-  /* Keys that an entry of a union is taken to serve, where the host does not see a plan's numbers; 0 where it does. */
-  int32_t assumed_dedup;
-  /* 1 where FH_AUTO may pack a call that could be packed; NULL: always. */
-  int (*may_pack)(const fh_call *call);
+  int32_t sees_lists;   /* 1 where the host reads lists and plans when a call comes, 0 where only the device does, later */
   /* A path of the call that the device lacks has been refused before any of these. */
   uint64_t (*workspace_bytes)(const fh_device *device, const fh_call *call);
-  int64_t (*count_keys)(fh_device *device, const fh_call *call); /* valid keys of all rows, or the most there can be */
+  int64_t (*count_keys)(const fh_device *device, const fh_call *call); /* valid keys of all rows, or the most there can be */
   fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
+  /* A call with path FH_AUTO on a plan: its groups order[0 .. packed_from - 1] by path `rows`, the others packed. */
+  fh_status (*run_parts)(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
   void (*policy)(const fh_device *device, const fh_call *call, fh_policy *policy); /* call NULL: the costs at 8 heads */
 
   /* On a device with streams the arrays are there in the order of call->stream, *plan at once. A call with path FH_AUTO brings the

@@ -14,22 +14,12 @@ fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes)
   return FH_OK;
 }
 
-/* The policy by which FH_AUTO parts the groups: the call's, else the device's with a plan that is there. */
-static void take_policy(const fh_device *device, fh_checked *checked) {
-  fh_call planned = checked->call;
-  if (checked->call.policy) return;
-  planned.plan = &checked->plan;
-  checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
-  device->back_end->policy(device, &planned, &checked->policy);
-  checked->call.policy = &checked->policy;
-}
-
 fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, uint64_t memory_bytes, fh_plan *plan) {
   fh_checked checked;
   fh_status status;
   const fh_call *call = &checked.call;
   if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(call)) ||
-      (status = fh_check_stream(device, call->stream)) || (status = fh_check_policy(&checked)) ||
+      (status = fh_check_stream(device, call->stream)) || (status = fh_take_policy(device, &checked)) ||
       (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
     return status;
   const fh_array read[] = {fh_call_indices(call), fh_call_topk_length(call), fh_call_cu_seqlens_q(call)};
@@ -49,7 +39,6 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
     if (!fh_arrays_disjoint(&own, &read[i])) return fh_fail(FH_ERR_OVERLAP, "memory: overlaps %s", read[i].name);
 
   checked.plan = (fh_plan){.struct_size = sizeof checked.plan};
-  if (call->path == FH_AUTO) take_policy(device, &checked);
   if ((status = device->back_end->plan_build(device, call, memory, &checked.plan))) return status;
   return fh_struct_out("fh_plan", plan, sizeof *plan, &checked.plan, sizeof checked.plan);
 }

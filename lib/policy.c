@@ -5,14 +5,22 @@
 
 #include "internal.h"
 
-fh_status fh_policy_check(const fh_policy *policy) {
-  static const char *const names[] = {"padded", "gather", "packed"};
-  const fh_path_cost costs[] = {policy->padded, policy->gather, policy->packed};
-  for (int i = 0; i < 3; i++)
+/* What FH_AUTO may lose to padded on lists that share nothing: a difference that is within the noise of most machines. */
+static const double AUTO_MARGIN = 0.02;
+
+static fh_status check_numbers(const fh_policy *policy) {
+  static const char *const names[] = {"padded", "gather", "packed", "plan"};
+  const fh_path_cost costs[] = {policy->padded, policy->gather, policy->packed, policy->plan};
+  for (int i = 0; i < 4; i++)
     if (!isfinite(costs[i].call_us) || !isfinite(costs[i].unit_us) || !isfinite(costs[i].gflop_us))
       return fh_fail(FH_ERR_ARGUMENT, "policy.%s: got call_us %g, unit_us %g, gflop_us %g, wanted finite numbers", names[i],
                      costs[i].call_us, costs[i].unit_us, costs[i].gflop_us);
   return FH_OK;
+}
+
+fh_status fh_policy_in(const fh_policy *given, fh_policy *policy) {
+  const fh_status status = fh_struct_in("fh_policy", given, offsetof(fh_policy, plan), policy, sizeof *policy);
+  return status ? status : check_numbers(policy);
 }
 
 static fh_status read_work(const fh_work *given, fh_work *work) {
@@ -48,28 +56,56 @@ double fh_work_gflop(const fh_work *given, int32_t path) {
   return read_work(given, &work) ? 0 : gflop(&work, path);
 }
 
+static double microseconds(const fh_path_cost *cost, int64_t units, double work_gflop) {
+  return cost->call_us + cost->unit_us * (double)units + cost->gflop_us * work_gflop;
+}
+
+/* What both questions below are asked with. */
+static fh_status read_question(const fh_policy *policy, const fh_work *work, int32_t row_invariant, fh_policy *costs, fh_work *w) {
+  fh_status status;
+  if ((status = fh_policy_in(policy, costs)) || (status = read_work(work, w))) return status;
+  if (row_invariant != 0 && row_invariant != 1)
+    return fh_fail(FH_ERR_ARGUMENT, "row_invariant: got %d, wanted 0 or 1", (int)row_invariant);
+  return FH_OK;
+}
+
+/* Costs by path, and the cheapest. */
+static int32_t compare(const fh_policy *costs, const fh_work *w, int32_t row_invariant, double *cost_us) {
+  const fh_path_cost *cost[FH_PATHS] = {[FH_PADDED] = &costs->padded, [FH_GATHER] = &costs->gather, [FH_PACKED] = &costs->packed};
+  if (!w->groups || row_invariant) cost[FH_PACKED] = NULL;
+  int32_t best = FH_PADDED;
+  for (int32_t p = 0; p < FH_PATHS; p++) {
+    cost_us[p] = cost[p] ? microseconds(cost[p], p == FH_PACKED ? w->groups : w->rows, gflop(w, p)) : INFINITY;
+    if (cost_us[p] < cost_us[best]) best = p;
+  }
+  return best;
+}
+
 fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us) {
   fh_policy costs;
   fh_work w;
-  fh_status status;
   if (!path) return fh_fail_null("path");
   if (!cost_us) return fh_fail_null("cost_us");
-  if ((status = fh_struct_in("fh_policy", policy, sizeof costs, &costs, sizeof costs)) || (status = fh_policy_check(&costs)) ||
-      (status = read_work(work, &w)))
-    return status;
-  if (row_invariant != 0 && row_invariant != 1)
-    return fh_fail(FH_ERR_ARGUMENT, "row_invariant: got %d, wanted 0 or 1", (int)row_invariant);
-  const fh_path_cost *cost[FH_PATHS] = {[FH_PADDED] = &costs.padded, [FH_GATHER] = &costs.gather, [FH_PACKED] = &costs.packed};
-  if (!w.groups || row_invariant) cost[FH_PACKED] = NULL;
-  int32_t best = FH_PADDED;
-  for (int32_t p = 0; p < FH_PATHS; p++) {
-    cost_us[p] = INFINITY;
-    if (!cost[p]) continue;
-    const double units = (double)(p == FH_PACKED ? w.groups : w.rows);
-    cost_us[p] = cost[p]->call_us + cost[p]->unit_us * units + cost[p]->gflop_us * gflop(&w, p);
-    if (cost_us[p] < cost_us[best]) best = p;
-  }
-  *path = best;
+  const fh_status status = read_question(policy, work, row_invariant, &costs, &w);
+  if (status) return status;
+  *path = compare(&costs, &w, row_invariant, cost_us);
+  return FH_OK;
+}
+
+fh_status fh_policy_packs(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs) {
+  fh_policy costs;
+  fh_work w;
+  double us[FH_PATHS];
+  if (!packs) return fh_fail_null("packs");
+  const fh_status status = read_question(policy, work, row_invariant, &costs, &w);
+  if (status) return status;
+  if (planned != 0 && planned != 1) return fh_fail(FH_ERR_ARGUMENT, "planned: got %d, wanted 0 or 1", (int)planned);
+  w.entries = w.groups ? (w.keys + w.group - 1) / w.group : 0;
+  compare(&costs, &w, row_invariant, us);
+  const double rows = us[FH_GATHER] < us[FH_PADDED] ? us[FH_GATHER] : us[FH_PADDED];
+  const double plan = planned ? 0 : microseconds(&costs.plan, w.groups, gflop(&w, FH_GATHER));
+  *packs = us[FH_PACKED] + plan < rows && rows - us[FH_PACKED] - plan >= plan &&
+           (planned || rows + plan <= us[FH_PADDED] * (1 + AUTO_MARGIN));
   return FH_OK;
 }
 
@@ -77,5 +113,5 @@ fh_status fh_policy_default(const fh_device *device, fh_policy *policy) {
   if (!device) return fh_fail_null("device");
   fh_policy costs = {.struct_size = sizeof costs};
   device->back_end->policy(device, NULL, &costs);
-  return fh_struct_out("fh_policy", policy, sizeof costs, &costs, sizeof costs);
+  return fh_struct_out("fh_policy", policy, offsetof(fh_policy, plan), &costs, sizeof costs);
 }

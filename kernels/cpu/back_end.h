@@ -63,6 +63,7 @@ uint64_t fhk_query_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 uint64_t fhk_packed_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 void fhk_reference_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
 void fhk_query_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
-void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
+void fhk_query_run_groups(fhk_cpu *cpu, const fh_call *call, int64_t groups, fhk_work *work); /* the first ones of the plan's order */
+void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, int64_t from, fhk_work *work);         /* all but the first ones */
 
 #endif

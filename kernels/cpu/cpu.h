@@ -30,8 +30,11 @@ void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t
 /* Workspace of one path, bytes, a multiple of 64; packed without a plan includes the plan's memory. */
 uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 
-/* Run the path. Counters (NULL or full-size) are added to, except .calls, which lib/ counts. */
+/* Run the path. Counters (full-size) are added to, except .calls, which lib/ counts. */
 void fhk_cpu_run(fhk_cpu *cpu, const fh_call *call, fh_counters *counters);
+
+/* A call with path FH_AUTO and a plan: its groups order[0 .. packed_from - 1] by path `rows` (padded or gather), the others packed. */
+void fhk_cpu_run_parts(fhk_cpu *cpu, const fh_call *call, int32_t rows, fh_counters *counters);
 
 uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call);
 void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan *plan);

@@ -11,6 +11,7 @@
 typedef struct packed_run {
   const fh_call *call;
   const fh_plan *plan;
+  int64_t from; /* groups at the start of the order that are left out */
   fhk_work *work;
   const fhk_tile_ops *ops;
   char *scratch;
@@ -30,7 +31,7 @@ static void group(void *arg, int64_t item, int32_t thread) {
   const packed_run *run = arg;
   const fh_call *call = run->call;
   const fh_plan *plan = run->plan;
-  const int64_t g = plan->order[item], first = plan->first[g];
+  const int64_t g = plan->order[run->from + item], first = plan->first[g];
   const int32_t queries = (int32_t)(plan->first[g + 1] - first);
   if (queries == 0) return; /* fewer groups than there might have been */
   const int32_t *token = plan->token + g * plan->capacity;
@@ -56,11 +57,12 @@ static void group(void *arg, int64_t item, int32_t thread) {
   fhk_count(run->work, fhk_useful_flops(call, keys), executed, bytes);
 }
 
-void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
+void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, int64_t from, fhk_work *work) {
   fh_plan own = {.struct_size = sizeof own};
   if (!call->plan) fhk_cpu_plan_build(cpu, call, call->workspace, &own);
-  packed_run run = {.call = call, .plan = call->plan ? call->plan : &own, .work = work, .ops = fhk_tile_ops_of(fhk_cpu_isa(cpu))};
+  packed_run run = {.call = call, .plan = call->plan ? call->plan : &own, .from = from, .work = work};
+  run.ops = fhk_tile_ops_of(fhk_cpu_isa(cpu));
   run.scratch = (char *)call->workspace + own_plan_bytes(cpu, call);
   run.scratch_bytes = fhk_tiles_bytes(run.ops, call, call->h_q, run.plan->group);
-  fhk_cpu_parallel(cpu, run.plan->groups, group, &run);
+  fhk_cpu_parallel(cpu, run.plan->groups - from, group, &run);
 }

@@ -12,7 +12,7 @@ enum {
   DIGIT_BITS = 11, /* a histogram of 8 KiB stays in the first-level cache beside the pairs it sorts */
   MOST_PASSES = (32 + DIGIT_BITS - 1) / DIGIT_BITS
 };
-static const int64_t PACKED_RANK = (int64_t)1 << 31; /* above all entries: packed groups come after those left to gather */
+static const int64_t PACKED_RANK = (int64_t)1 << 31; /* above all entries: packed groups come after the others */
 
 typedef struct plan_run {
   const fh_call *call;
@@ -73,6 +73,14 @@ static uint64_t *sort_by_upper_half(uint64_t *words, uint64_t *spare, int64_t n,
   return words;
 }
 
+/* What packing group g saves; its keys and entries have been counted. */
+static int32_t saves(const plan_run *run, int64_t g) {
+  const fh_plan *plan = run->plan;
+  int64_t keys = 0;
+  for (int64_t s = plan->first[g]; s < plan->first[g + 1]; s++) keys += plan->keys[s];
+  return fh_group_saves(&run->costs, plan->entries[g], plan->first[g + 1] - plan->first[g], keys);
+}
+
 static void plan_group(void *arg, int64_t g, int32_t thread) {
   const plan_run *run = arg;
   const fh_call *call = run->call;
@@ -109,7 +117,7 @@ static void plan_group(void *arg, int64_t g, int32_t thread) {
     previous = pair[i];
   }
   plan->entries[g] = (int32_t)entries;
-  const int packed = !fh_group_gathers(&run->costs, entries, last - first, pairs);
+  const int packed = saves(run, g) >= 0;
   run->rank[g] = (uint64_t)((int64_t)packed * PACKED_RANK + (PACKED_RANK - 1 - entries)) << 32 | (uint64_t)g;
 }
 
@@ -149,9 +157,12 @@ void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan
   fhk_cpu_parallel(cpu, plan->groups, plan_group, &run);
 
   uint64_t *rank = sort_by_upper_half(run.rank, run.rank + plan->groups, plan->groups, UINT32_MAX);
-  *plan->packed_from = 0;
+  int64_t fewer = 0, saved = 0, lost = 0;
   for (int64_t i = 0; i < plan->groups; i++) {
     plan->order[i] = (int32_t)(uint32_t)rank[i];
-    *plan->packed_from += rank[i] >> 32 < (uint64_t)PACKED_RANK;
+    const int32_t here = saves(&run, plan->order[i]);
+    if (here < 0) fewer++, lost -= here;
+    else saved += here;
   }
+  *plan->packed_from = (int32_t)fh_packed_from(&run.costs, plan->groups, fewer, saved, lost);
 }

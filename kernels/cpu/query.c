@@ -5,6 +5,7 @@
 
 typedef struct query_run {
   const fh_call *call;
+  const fh_plan *plan;    /* query_of_group: its groups, by their order */
   fhk_work *work;
   const fhk_tile_ops *ops;
   int32_t rows;           /* heads computed */
@@ -12,7 +13,7 @@ typedef struct query_run {
 } query_run;
 
 static query_run prepare(const fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
-  query_run run = {call, work, fhk_tile_ops_of(fhk_cpu_isa(cpu)), call->path == FH_PADDED ? call->h_pad : call->h_q, 0};
+  query_run run = {call, call->plan, work, fhk_tile_ops_of(fhk_cpu_isa(cpu)), call->path == FH_PADDED ? call->h_pad : call->h_q, 0};
   run.scratch_bytes = fhk_tiles_bytes(run.ops, call, run.rows, 1);
   return run;
 }
@@ -39,7 +40,20 @@ static void query(void *arg, int64_t s, int32_t thread) {
             keys * (uint64_t)call->d_qk * 2 + fhk_row_bytes(call) + fhk_list_bytes(call, s));
 }
 
+/* Row item % group of a group; where the group ends early there is none. */
+static void query_of_group(void *arg, int64_t item, int32_t thread) {
+  const query_run *run = arg;
+  const fh_plan *plan = run->plan;
+  const int64_t g = plan->order[item / plan->group], s = plan->first[g] + item % plan->group;
+  if (s < plan->first[g + 1]) query(arg, s, thread);
+}
+
 void fhk_query_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
   query_run run = prepare(cpu, call, work);
   fhk_cpu_parallel(cpu, call->s_q, query, &run);
+}
+
+void fhk_query_run_groups(fhk_cpu *cpu, const fh_call *call, int64_t groups, fhk_work *work) {
+  query_run run = prepare(cpu, call, work);
+  fhk_cpu_parallel(cpu, groups * run.plan->group, query_of_group, &run);
 }

@@ -132,6 +132,13 @@ FHK_DEV void wait_for_grid_before() {
 #endif
 }
 
+/* The grid behind this one may start, where its launch allows that, as soon as all CTAs here have said so or have ended. */
+FHK_DEV void let_grid_behind_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* ---- Clusters [barrier.cluster; mapa; Distributed Shared Memory] ---- */
 
 /* All threads of the cluster meet; shared-memory writes before it are visible after it. */

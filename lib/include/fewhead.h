@@ -37,8 +37,8 @@
  *    return, all but fh_buffer_evict; what other streams do is ordered by the caller, with events or fh_device_synchronize.
  *  - fh_plan_build fills the struct at once and its arrays, which lie on the device, in the order of call->stream: a call on that
  *    stream may follow it. All devices build plans; FH_PACKED wants compute capability 9.0 and at most 64 heads.
- *  - FH_AUTO does not see what the lists share and takes an entry of a union to serve 3 keys. It packs only a call that brings a
- *    plan, or of 2048 rows and more with at most 16 heads, whose workspace then holds a plan.
+ *  - With FH_AUTO the device decides which groups are packed: the host sees none of it, and a graph that is launched again decides
+ *    anew on the lists that lie there then.
  *  - Every function leaves the thread's current device and context as it found them.
  *  - Errors name CUDA's function, its error and its text. After some of them, a bad address in a kernel for one, CUDA does
  *    nothing more in this process: such a message ends in "the device's context is lost until the process ends". An error of
@@ -300,7 +300,8 @@ typedef struct fh_call {
   uint64_t struct_size;
 
   int32_t path;               /* an fh_path */
-  int32_t row_invariant;      /* 0, or 1: a row's result must not depend on its neighbours: FH_AUTO never packs, FH_PACKED refuses */
+  int32_t row_invariant;      /* 0, or 1: a row's result must not depend on its neighbours, bit for bit: FH_AUTO never packs,
+                                 FH_PACKED refuses, gather adds up in the same order however many rows there are */
 
   int64_t s_q;                /* query rows of the chunk, 0 .. 2^40 */
   int64_t s_kv;               /* KV rows, 0 .. 2^31 - 1 */
@@ -358,8 +359,8 @@ void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t
  *    heads 0..7 and out in heads 8..15 of the same buffer, lse and max_logits side by side in each row. */
 fh_status fh_call_check(fh_device *device, const fh_call *call);
 
-/* Bytes of workspace the call needs; depends on path, sizes, device and whether a plan is given, never on data. Other pointers
- * may still be NULL. */
+/* Bytes of workspace the call needs; depends on path, sizes, device, policy and whether a plan is given, never on data. Other
+ * pointers may still be NULL. */
 fh_status fh_workspace_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
 /* Run. Allocates nothing, prints nothing; on CUDA it only enqueues on the stream and may be captured in a graph. s_q = 0 does
@@ -371,11 +372,13 @@ const char *fh_path_name(int32_t path);
 
 /* Which paths really ran, and what they did. The caller zeroes it (struct_size aside) and reads it. On CUDA the host does not
  * know what the lists hold and counts every row as topk valid keys: calls and rows are exact, the other three the most that it
- * can have been. A call in a graph is counted when it is recorded, not when it is launched. */
+ * can have been. Nor does it know which groups a call with FH_AUTO packed: its rows are then counted as rows[FH_AUTO], and what
+ * became of them stands in the plan (packed_from), where the caller built it. A call in a graph is counted when it is recorded,
+ * not when it is launched. */
 struct fh_counters {
   uint64_t struct_size;
-  uint64_t calls[5];       /* by fh_path: calls that ended up on this path; [FH_AUTO] counts the calls that asked for auto */
-  uint64_t rows[5];        /* query rows by the path that computed them */
+  uint64_t calls[5];       /* by fh_path: calls with rows on this path; [FH_AUTO] counts the calls that asked for auto */
+  uint64_t rows[5];        /* query rows by the path that computed them; [FH_AUTO]: see above, 0 on a CPU */
   uint64_t useful_flops;   /* 2 * h_q * (d_qk + d_v) for every valid key of every row */
   uint64_t executed_flops; /* the same product over heads and keys that the kernel really multiplied, padding included */
   uint64_t bytes;          /* KV rows fetched, q read, out, lse and max_logits written, lists and plan read; bytes */
@@ -396,13 +399,15 @@ struct fh_counters {
  * key k times is a member of k of its entries, the first k ones. bit i of member[..] belongs to row first[g] + i. Entries past
  * entries[g] are not written.
  *
- * order[0 .. packed_from - 1] are the groups whose rows are expected to cost less on the gather path, order[packed_from ..] those
- * to pack; each part by falling number of entries, ties by rising number. A call with path FH_AUTO chooses, group by group, what is
- * less:
- *     rows * gather.unit_us + gather.gflop_us * GFLOP of the rows' valid keys           at h_q heads
+ * order[0 .. packed_from - 1] are the groups that FH_AUTO computes row by row, order[packed_from ..] those that it packs. A plan
+ * built by a call with path FH_AUTO holds that choice; one built by any other path packs all groups. Group by group,
+ *     rows * unit_us + gflop_us * GFLOP of the rows' valid keys                         of gather, or of padded, see below
  *     packed.unit_us + packed.gflop_us * GFLOP of the entries, rounded up to 64s        at h_q * group heads
- * with the costs of call->policy, or of the device's own for this call and a plan that is there. Any other path packs all groups:
- * packed_from is 0. FH_PACKED packs every group, whatever packed_from is.
+ * are compared, with the costs of call->policy or of the device's own for this call. Then the whole call: if what its groups save
+ * beside their rows is no more than packed.call_us, none is packed, if what the others save beside being packed is no more than the
+ * call_us of their path, all are, whichever of the two costs less. Of gather and padded the one counts, and computes those rows,
+ * that is cheaper for all rows of the call with full lists. order: first the groups that are cheaper row by row, then the others;
+ * each part by falling number of entries, ties by rising number. FH_PACKED packs every group, whatever packed_from is.
  *
  * All pointers lie in the memory given to fh_plan_build, on the device the plan was built on.
  */
@@ -420,7 +425,7 @@ struct fh_plan {
   int32_t *keys;       /* [s_q] valid keys of each row, repeats counted */
   int64_t requests;    /* of the call it was built from */
   int64_t *first;      /* [groups + 1] first row of each group; first[groups] = s_q */
-  int32_t *packed_from; /* [1] groups at the start of order whose rows are expected to cost less on the gather path */
+  int32_t *packed_from; /* [1] groups at the start of order that FH_AUTO does not pack */
 };
 
 /* Bytes of memory fh_plan_build needs for this call: the arrays above and its scratch. */
@@ -447,14 +452,18 @@ typedef struct fh_work {
   int32_t reserved;    /* 0 */
 } fh_work;
 
-/* microseconds = call_us + unit_us * units + gflop_us * executed GFLOP; a unit is a row (padded, gather) or a group (packed). */
+/* microseconds = call_us + unit_us * units + gflop_us * executed GFLOP; a unit is a row (padded, gather) or a group (packed, plan).
+ * All are of the whole device: call_us is what a call takes however small it is, the other two what each more unit or GFLOP adds
+ * to a call that keeps all of the device busy. */
 typedef struct fh_path_cost { double call_us; double unit_us; double gflop_us; } fh_path_cost;
 
+/* Costs at one number of heads: a kernel computes more heads than it is given, so those of 8 heads do not hold for 5. */
 struct fh_policy {
   uint64_t struct_size;
   fh_path_cost padded;
   fh_path_cost gather;
-  fh_path_cost packed;
+  fh_path_cost packed; /* on a plan that is there */
+  fh_path_cost plan;   /* building one; GFLOP: those of gather */
 };
 
 /* GFLOP that the path multiplies for this work, padding included. 0 for a path that is none or not on offer. */
@@ -465,9 +474,20 @@ double fh_work_gflop(const fh_work *work, int32_t path);
  * excludes packed. */
 fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
 
+/*
+ * How FH_AUTO begins, before it knows what the lists share: *packs is 1 where it lets a plan say which groups are packed
+ * (fh_plan.packed_from), 0 where it takes the cheaper of padded and gather for all rows. work->entries is not read: at best all
+ * lists of a group are one list.
+ *  - planned 1, on a plan that is there: where packing would at best be cheaper.
+ *  - planned 0, where the plan would have to be built: where what packing saves at best, the plan paid, is at least what a plan
+ *    costs in vain; and where that cost on top of all rows one by one comes to no more than 1.02 times padded. So lists that share
+ *    nothing do not make it slower than padding, beyond what two runs of padding differ by.
+ * On CUDA every list is taken to be full. row_invariant 1: *packs is 0. A pure function.
+ */
+fh_status fh_policy_packs(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs);
+
 /* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. On CUDA those of 8
- * heads on a plan that is there; FH_AUTO takes those of the call's own heads where it brings no policy, the building of a plan
- * that it does not bring included, and every list to be full. */
+ * heads; FH_AUTO takes those of the call's own heads where it brings no policy. */
 fh_status fh_policy_default(const fh_device *device, fh_policy *policy);
 
 /* ---- Providers: kernels of others ------------------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* The call: every refusal by name, the edges of what is accepted, workspace, empty sizes, auto, counters, threads. */
+/* The call: every refusal by name, the edges of what is accepted, workspace, empty sizes, auto and its parts, counters, threads. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -566,7 +566,7 @@ static void counters(void) {
 static fh_policy policy_for(int32_t path) {
   const fh_path_cost cheap = {1, 0, 0}, dear = {2, 0, 0};
   return (fh_policy){sizeof(fh_policy), path == FH_PADDED ? cheap : dear, path == FH_GATHER ? cheap : dear,
-                     path == FH_PACKED ? cheap : dear};
+                     path == FH_PACKED ? cheap : dear, {0, 0, 0}};
 }
 
 static int32_t auto_takes(fh_call call, const fh_policy *policy) {
@@ -614,19 +614,19 @@ static void automatic(void) {
   for (int invariant = 0; invariant < 2; invariant++) {
     run = good_call();
     run.row_invariant = invariant;
-    fh_policy by_key = {sizeof by_key, {100, 0, 0}, {0, 0, 99.9 / gflop}, {1000, 0, 0}};
+    fh_policy by_key = {sizeof by_key, {100, 0, 0}, {0, 0, 99.9 / gflop}, {1000, 0, 0}, {0, 0, 0}};
     CHECK_INT(auto_takes(run, &by_key), FH_GATHER);
     by_key.gather.gflop_us = 100.1 / gflop;
     CHECK_INT(auto_takes(run, &by_key), FH_PADDED);
   }
-  /* and packed's price by the entry: lists that are all alike make a union of one list a group */
+  /* and packed's price by the entry: lists that are all alike make a union of one list a group, rounded up to 64 entries */
   int32_t *same = malloc(S_Q * TOPK * 4);
   for (int i = 0; i < S_Q * TOPK; i++) same[i] = i % TOPK;
   run = good_call();
   run.indices = same;
   run.topk_length = NULL;
-  const double union_gflop = 2.0 * H_Q * 8 * (D + 512) * TOPK * 3 * 1e-9; /* 3 groups */
-  fh_policy by_entry = {sizeof by_entry, {100, 0, 0}, {1000, 0, 0}, {0, 0, 99.9 / union_gflop}};
+  const double union_gflop = 2.0 * H_Q * 8 * (D + 512) * 64 * 3 * 1e-9; /* 3 groups */
+  fh_policy by_entry = {sizeof by_entry, {100, 0, 0}, {1000, 0, 0}, {0, 0, 99.9 / union_gflop}, {0, 0, 0}};
   CHECK_INT(auto_takes(run, &by_entry), FH_PACKED);
   by_entry.packed.gflop_us = 100.1 / union_gflop;
   CHECK_INT(auto_takes(run, &by_entry), FH_PADDED);
@@ -637,7 +637,83 @@ static void automatic(void) {
   BAD(call.policy = &bad, FH_ERR_ARGUMENT,
       text_of("policy.padded: got call_us 1, unit_us %g, gflop_us 0, wanted finite numbers", bad.padded.unit_us));
   bad.struct_size = 8;
-  BAD(call.policy = &bad, FH_ERR_VERSION, "fh_policy.struct_size: got 8, wanted 80 (at least 80), set by the caller");
+  BAD(call.policy = &bad, FH_ERR_VERSION, "fh_policy.struct_size: got 8, wanted 104 (at least 80), set by the caller");
+}
+
+/* Groups of 8, 8 and 5 rows with 128, 16 and 80 keys, some of them twice or no key at all; a group packed costs what 30 keys do. */
+static void parts_of(int32_t rows_path, int64_t requests, const int32_t *cu_seqlens_q, const int gathered[S_Q]) {
+  enum { ROW = H_Q * D * 2 };
+  static uint16_t by_rows[S_Q * HEADS * D], by_group[S_Q * HEADS * D];
+  int32_t indices[S_Q * TOPK], lengths[S_Q];
+  for (int i = 0; i < S_Q * TOPK; i++) indices[i] = (i * 11 + i / TOPK) % S_KV;
+  for (int i = 0; i < S_Q; i++) {
+    lengths[i] = i / 8 == 1 ? 8 * (i % 2) : TOPK; /* every other row of the second eight is empty */
+    indices[i * TOPK + 2] = indices[i * TOPK + 1];
+  }
+  for (int i = 9; i < 16; i += 2)
+    for (int j = 4; j < 8; j++) indices[i * TOPK + j] = j % 2 ? -1 : S_KV; /* holes: four keys are left */
+  indices[9 * TOPK + 0] = -1;
+  indices[9 * TOPK + 4] = 3;
+  fh_call run = good_call();
+  run.indices = indices;
+  run.topk_length = lengths;
+  run.requests = requests;
+  run.cu_seqlens_q = cu_seqlens_q;
+  uint16_t *const results[] = {by_rows, by_group};
+  for (int i = 0; i < 2; i++) {
+    run.path = i ? FH_PACKED : rows_path;
+    CHECK_INT(fh_sparse_fwd(fix.device, &run), FH_OK);
+    memcpy(results[i], fix.out, S_Q * HEADS * D * 2);
+  }
+  const double gflop = 2.0 * 1024 * 1e-9; /* of a head and a key */
+  const fh_path_cost dear = {1000000, 0, 0};
+  fh_policy policy = {sizeof policy, dear, dear, {0, 30, 0}, {0, 0, 0}};
+  if (rows_path == FH_GATHER) policy.gather = (fh_path_cost){0, 0, 1 / (gflop * H_Q)};
+  else policy.padded = (fh_path_cost){0, 0, 1 / (gflop * 64)};
+  run.path = FH_AUTO;
+  run.policy = &policy;
+  uint64_t bytes = 0, rows = 0;
+  fh_plan plan = {.struct_size = sizeof plan};
+  CHECK_INT(fh_plan_bytes(fix.device, &run, &bytes), FH_OK);
+  void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  CHECK_INT(fh_plan_build(fix.device, &run, memory, bytes, &plan), FH_OK);
+  for (int s = 0; s < S_Q; s++) rows += gathered[s] != 0;
+  for (int planned = 0; planned < 2; planned++) { /* on a plan of its own, and on the one that was built for it */
+    fh_counters counted = {.struct_size = sizeof counted};
+    if (planned) run.plan = &plan;
+    run.counters = &counted;
+    memset(fix.out, 0xff, S_Q * HEADS * D * 2);
+    CHECK_INT(fh_sparse_fwd(fix.device, &run), FH_OK);
+    for (int s = 0; s < S_Q; s++)
+      CHECK(memcmp(fix.out + s * HEADS * D, (gathered[s] ? by_rows : by_group) + s * HEADS * D, ROW) == 0);
+    for (int s = 0; s < S_Q; s++) CHECK(untouched(fix.out + s * HEADS * D + H_Q * D, ROW));
+    CHECK_INT(counted.rows[rows_path], rows);
+    CHECK_INT(counted.rows[FH_PACKED], S_Q - rows);
+    CHECK_INT(counted.rows[FH_AUTO], 0);
+    CHECK_INT(counted.calls[FH_AUTO], 1);
+    CHECK_INT(counted.calls[rows_path], rows > 0);
+    CHECK_INT(counted.calls[FH_PACKED], rows < S_Q);
+  }
+  /* a row that must not depend on its neighbours is never packed, whatever the plan says */
+  fh_counters counted = {.struct_size = sizeof counted};
+  run.counters = &counted;
+  run.row_invariant = 1;
+  CHECK_INT(fh_sparse_fwd(fix.device, &run), FH_OK);
+  CHECK_INT(counted.rows[rows_path], S_Q);
+  CHECK_INT(counted.calls[FH_PACKED], 0);
+  for (int s = 0; s < S_Q; s++) CHECK(memcmp(fix.out + s * HEADS * D, by_rows + s * HEADS * D, ROW) == 0);
+  free(memory);
+}
+
+static void parts(void) {
+  static const int second[S_Q] = {[8] = 1, 1, 1, 1, 1, 1, 1, 1};
+  /* requests of 3, 0, 13 and 5 rows: groups of 3, 8, 5 and 5 with 48, 84, 12 and 80 keys */
+  static const int32_t cu_seqlens_q[] = {0, 3, 3, 16, 21};
+  static const int ragged[S_Q] = {[11] = 1, 1, 1, 1, 1};
+  for (int32_t path = FH_PADDED; path <= FH_GATHER; path++) {
+    parts_of(path, 0, NULL, second);
+    parts_of(path, 4, cu_seqlens_q, ragged);
+  }
 }
 
 static void plans(void) {
@@ -804,6 +880,7 @@ int main(void) {
     empty();
     counters();
     automatic();
+  parts();
     plans();
     callers();
     no_allocation();

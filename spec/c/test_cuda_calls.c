@@ -1,5 +1,6 @@
 /* What the CUDA back end says about calls without asking a device: paths, workspaces, refusals and costs. */
 #include "cuda_back_end.h"
+#include "groups.h"
 #include "refuse.h"
 
 typedef struct fake {
@@ -72,35 +73,43 @@ static void workspaces(void) {
   const uint64_t parts = workspace_of(&f, &call);
   CHECK(parts > 0); /* 8 groups are few: their unions are split */
   CHECK_INT(whole, (plan_bytes + 255) / 256 * 256 + parts);
-
-  /* FH_AUTO takes memory for a plan where it may pack, and nowhere else. */
-  fh_call big = call_of(FH_AUTO, 2048, 8);
-  CHECK_INT(fh_plan_bytes(&f.device, &big, &plan_bytes), FH_OK);
-  CHECK(workspace_of(&f, &big) >= plan_bytes);
-  big.row_invariant = 1;
-  CHECK(workspace_of(&f, &big) < plan_bytes);
-  const fh_call short_one = call_of(FH_AUTO, 2047, 8), wide = call_of(FH_AUTO, 2048, 17);
-  CHECK(workspace_of(&f, &short_one) < plan_bytes);
-  CHECK(workspace_of(&f, &wide) < plan_bytes);
 }
 
-/* The path of a call whose lists share keys as FH_AUTO takes them to. */
-static int32_t chosen(int32_t capability, int64_t s_q, int32_t h_q, int with_plan, double us[FH_PATHS]) {
+/* What FH_AUTO makes of a call by the built-in costs: the cheaper path for rows one by one, the cost of each path where an entry
+ * serves 3 keys, and whether it lets a plan decide, one that is there or one to be built. */
+typedef struct answer {
+  double us[FH_PATHS];
+  int32_t rows, on_plan, builds;
+} answer;
+
+static answer ask(int32_t capability, int64_t s_q, int32_t h_q) {
+  answer a = {.rows = -1};
   fake f;
   open_fake(&f, capability, 0);
   fh_call call = call_of(FH_AUTO, s_q, h_q);
   call.group = 64 / h_q ? 64 / h_q : 1;
   call.h_pad = fh_padded_heads(h_q);
-  const fh_plan plan = plan_of(&call, call.group);
-  if (with_plan) call.plan = &plan;
   fh_policy policy = {.struct_size = sizeof policy};
   fh_cuda_policy(&f.device, &call, &policy);
-  const int pack = capability == 90 && fh_cuda_may_pack(&call);
-  const fh_work work = {.struct_size = sizeof work, .rows = s_q, .keys = s_q * 640, .groups = pack ? plan.groups : 0,
-                        .entries = s_q * 640 / 3, .h_q = h_q, .h_pad = call.h_pad, .group = call.group, .d_qk = 512, .d_v = 512};
-  int32_t path = -1;
-  CHECK_INT(fh_policy_choose(&policy, &work, 0, &path, us), FH_OK);
-  return path;
+  fh_work work = {.struct_size = sizeof work, .rows = s_q, .keys = s_q * 640, .h_q = h_q, .h_pad = call.h_pad,
+                  .group = call.group, .d_qk = 512, .d_v = 512};
+  CHECK_INT(fh_policy_choose(&policy, &work, 0, &a.rows, a.us), FH_OK);
+  CHECK_INT(a.rows, fh_rows_path(&call, &policy));
+  if (capability != 90 || call.group == 1) return a;
+  work.groups = (s_q + call.group - 1) / call.group;
+  work.entries = s_q * 640 / 3;
+  int32_t path = 0;
+  CHECK_INT(fh_policy_choose(&policy, &work, 0, &path, a.us), FH_OK);
+  CHECK_INT(fh_policy_packs(&policy, &work, 0, 1, &a.on_plan), FH_OK);
+  CHECK_INT(fh_policy_packs(&policy, &work, 0, 0, &a.builds), FH_OK);
+  /* the workspace holds a plan where one is built, and nowhere else */
+  uint64_t plan_bytes = 0;
+  call.group = call.h_pad = 0;
+  CHECK_INT(fh_plan_bytes(&f.device, &call, &plan_bytes), FH_OK);
+  CHECK_INT(workspace_of(&f, &call) >= plan_bytes, a.builds);
+  call.row_invariant = 1;
+  CHECK(workspace_of(&f, &call) < plan_bytes);
+  return a;
 }
 
 static int near(double got, double want, double share) {
@@ -108,23 +117,26 @@ static int near(double got, double want, double share) {
 }
 
 static void costs(void) {
-  double us[FH_PATHS];
-  CHECK_INT(chosen(90, 8192, 8, 0, us), FH_PACKED);
-  CHECK(near(us[FH_PADDED], 1061, 0.02) && near(us[FH_GATHER], 683, 0.02)); /* as measured */
-  const double with_build = us[FH_PACKED];
-  CHECK_INT(chosen(90, 8192, 8, 1, us), FH_PACKED);
-  CHECK(near(with_build - us[FH_PACKED], 27, 0.05)); /* building the plan */
-  CHECK_INT(chosen(90, 1024, 8, 0, us), FH_GATHER);
-  CHECK(near(us[FH_PADDED], 141, 0.02) && near(us[FH_GATHER], 92, 0.02));
-  CHECK_INT(chosen(90, 1024, 8, 1, us), FH_PACKED);
-  CHECK_INT(chosen(90, 64, 8, 0, us), FH_GATHER);
-  CHECK_INT(chosen(90, 8192, 16, 0, us), FH_PACKED);
-  CHECK(near(us[FH_GATHER], 848, 0.02));
-  CHECK_INT(chosen(90, 8192, 32, 0, us), FH_PADDED);
-  CHECK(near(us[FH_GATHER], 1678, 0.02));
-  CHECK_INT(chosen(90, 8192, 64, 0, us), FH_PADDED);
-  CHECK_INT(chosen(89, 8192, 8, 0, us), FH_GATHER); /* padded is the same kernel over 64 heads */
-  CHECK_INT(chosen(89, 8192, 32, 0, us), FH_GATHER);
+  answer a = ask(90, 8192, 8);
+  CHECK(near(a.us[FH_PADDED], 1061, 0.02) && near(a.us[FH_GATHER], 683, 0.02)); /* as measured */
+  CHECK_INT(a.rows, FH_GATHER);
+  CHECK(a.on_plan && a.builds);
+  a = ask(90, 1024, 8);
+  CHECK(near(a.us[FH_PADDED], 141, 0.02) && near(a.us[FH_GATHER], 92, 0.02));
+  CHECK(a.on_plan && a.builds);
+  a = ask(90, 64, 8);
+  CHECK_INT(a.rows, FH_GATHER);
+  CHECK(!a.builds); /* a plan would cost more than it can save */
+  a = ask(90, 8192, 16);
+  CHECK(near(a.us[FH_GATHER], 848, 0.02));
+  CHECK_INT(a.rows, FH_GATHER);
+  a = ask(90, 8192, 32);
+  CHECK(near(a.us[FH_GATHER], 1678, 0.02));
+  CHECK_INT(a.rows, FH_PADDED);
+  CHECK(a.on_plan);
+  CHECK_INT(ask(90, 8192, 64).rows, FH_PADDED);
+  CHECK_INT(ask(89, 8192, 8).rows, FH_GATHER); /* padded is the same kernel over 64 heads */
+  CHECK_INT(ask(89, 8192, 32).rows, FH_GATHER);
 }
 
 int main(void) {

@@ -132,32 +132,52 @@ static void check_group_bound(void) {
   CHECK_INT(fh_groups_most(3, 1000, 8), 3);
 }
 
+/* How the groups of `call` are parted: in this order, so many of them not packed. */
+static void check_parts(fhk_cpu *cpu, const fh_call *call, const int32_t order[4], int32_t unpacked) {
+  built b = build(cpu, call);
+  CHECK_INT(*b.plan.packed_from, unpacked);
+  for (int i = 0; i < 4; i++) CHECK_INT(b.plan.order[i], order[i]);
+  free(b.memory);
+}
+
 /* Groups of 2 with unions of 2, 4, 3 and 0 entries, and 4, 4, 4 and 0 keys: rows are cheaper one by one where unions are large. */
 static void check_choice(void) {
   static const int32_t indices[] = {1, 2, 2, 1, 3, 4, 5, 6, 7, 8, 8, 9, -1, -1, -1, -1};
+  static const int32_t falling[] = {1, 2, 0, 3}, parted[] = {3, 1, 2, 0};
   fh_call call = lists(8, 20, 2, 2, indices, NULL);
   const double pair = 2.0 * 1024 * 1e-9; /* GFLOP of a head and a key */
-  fh_policy policy = {.struct_size = sizeof policy};
+  /* a row 5, a key 1; a packed group 13.5: 0.5 less than 4 keys of 2 rows, 3.5 more than 2 rows without keys */
+  const fh_path_cost dear = {1000000, 0, 0}, by_key = {0, 5, 1 / pair}, by_group = {0, 13.5, 0};
+  fh_policy policy = {.struct_size = sizeof policy, .padded = dear, .gather = by_key, .packed = by_group};
   fhk_cpu *cpu = fhk_cpu_create(1, FH_ISA_GENERIC);
   call.policy = &policy;
-  for (int path = 0; path < FH_PATHS; path++) {
-    /* a gather row 5, a key 1; a packed group 13.5: dearer than 4 keys of 2 rows, 14, is not */
-    call.path = path;
-    policy.gather = (fh_path_cost){1000, 5, 1 / pair};
-    policy.packed = (fh_path_cost){0, 13.5, 0};
-    built b = build(cpu, &call);
-    static const int32_t falling[] = {1, 2, 0, 3}, parted[] = {3, 1, 2, 0};
-    CHECK_INT(*b.plan.packed_from, path == FH_AUTO); /* the group without keys: two rows for 10 */
-    for (int i = 0; i < 4; i++) CHECK_INT(b.plan.order[i], path == FH_AUTO ? parted[i] : falling[i]);
-    free(b.memory);
-  }
+  call.h_pad = 64;
+  for (call.path = 0; call.path < FH_PATHS; call.path++)
+    check_parts(cpu, &call, call.path == FH_AUTO ? parted : falling, call.path == FH_AUTO);
   call.path = FH_AUTO;
-  policy.packed = (fh_path_cost){0, 10.5, 3.6 / (pair * 2 * 64)}; /* 10.5, and 3.6 for 64 entries begun */
-  built b = build(cpu, &call);
-  static const int32_t cheap[] = {1, 2, 0, 3};
-  CHECK_INT(*b.plan.packed_from, 4); /* 14.1 against 14, 10.5 against 10 */
-  for (int i = 0; i < 4; i++) CHECK_INT(b.plan.order[i], cheap[i]);
-  free(b.memory);
+
+  /* what a second kind of work in the call costs decides, not only what each group does */
+  static const struct { double packed, rows; int32_t unpacked; } calls[] = {
+      {1.4, 0, 1}, {1.6, 0, 4},        /* three groups save 1.5 packed */
+      {0, 3.4, 1}, {0, 3.6, 0},        /* one saves 3.5 row by row */
+      {1.7, 3.6, 4}, {1.55, 3.6, 0},   /* neither pays beside the other: the one that loses less */
+  };
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    policy.packed.call_us = calls[i].packed;
+    policy.gather.call_us = calls[i].rows;
+    check_parts(cpu, &call, parted, calls[i].unpacked);
+  }
+  policy.gather = by_key;
+
+  /* 10.5, and 3.6 for each 64 entries begun: 14.1 against 14, 10.5 against 10 */
+  policy.packed = (fh_path_cost){0, 10.5, 3.6 / (pair * 2 * 64)};
+  check_parts(cpu, &call, falling, 4);
+
+  /* where padded is cheaper than gather for full lists, it is what rows one by one cost: here the same, its 64 heads a key's 1 */
+  policy.packed = by_group;
+  policy.gather = dear;
+  policy.padded = (fh_path_cost){0, 5, 1 / (64 * pair)};
+  check_parts(cpu, &call, parted, 1);
   fhk_cpu_destroy(cpu);
 }
 

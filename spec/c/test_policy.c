@@ -1,5 +1,6 @@
 /* The cost model: what each path multiplies, what it is expected to cost, and which one is chosen. */
 #include <math.h>
+#include <stddef.h>
 
 #include "refuse.h"
 
@@ -30,7 +31,7 @@ static void products(void) {
 
 static void costs(void) {
   const fh_work work = some_work();
-  const fh_policy policy = {sizeof policy, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}};
+  const fh_policy policy = {sizeof policy, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}, {0, 0, 0}};
   int32_t path = -1;
   double us[FH_PATHS];
   CHECK_INT(fh_policy_choose(&policy, &work, 0, &path, us), FH_OK);
@@ -58,16 +59,16 @@ static void costs(void) {
   CHECK_INT(path, FH_PADDED);
 
   /* ties go to the earlier */
-  const fh_policy flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}};
+  const fh_policy flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
   CHECK_INT(fh_policy_choose(&flat, &work, 0, &path, us), FH_OK);
   CHECK_INT(path, FH_PADDED);
-  const fh_policy native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}};
+  const fh_policy native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
   CHECK_INT(fh_policy_choose(&native, &work, 0, &path, us), FH_OK);
   CHECK_INT(path, FH_GATHER);
 }
 
 static void refusals(void) {
-  const fh_policy policy = {sizeof policy, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+  const fh_policy policy = {sizeof policy, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   const fh_work work = some_work();
   int32_t path = 77;
   double us[FH_PATHS] = {5};
@@ -80,6 +81,10 @@ static void refusals(void) {
   odd.gather.gflop_us = NAN;
   REFUSED(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
           "policy.gather: got call_us 1, unit_us 1, gflop_us nan, wanted finite numbers");
+  odd = policy;
+  odd.plan.unit_us = -INFINITY;
+  REFUSED(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
+          "policy.plan: got call_us 1, unit_us -inf, gflop_us 1, wanted finite numbers");
   odd = policy;
   odd.packed.call_us = INFINITY;
   CHECK_INT(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT);
@@ -112,13 +117,88 @@ static void refusals(void) {
   CHECK(us[0] == 5);
 }
 
+static int32_t packs(const fh_policy *policy, const fh_work *work, int32_t planned) {
+  int32_t answer = -1;
+  CHECK_INT(fh_policy_packs(policy, work, 0, planned, &answer), FH_OK);
+  return answer;
+}
+
+/* Whether a plan is looked at, or built: 500000 keys, so unions of 62500 entries at best: 8.192 GFLOP, as many as gather's. */
+static void packing(void) {
+  fh_work work = some_work();
+  work.entries = 1 << 30; /* what the lists share is not known yet */
+  /* rows one by one 100, padded 120; packed at best 60 */
+  fh_policy policy = {sizeof policy, {120, 0, 0}, {100, 0, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
+  CHECK_INT(packs(&policy, &work, 1), 1);
+  CHECK_INT(packs(&policy, &work, 0), 1);
+  for (int part = 0; part < 3; part++) { /* a plan for 20 in vain: 100 + 20 is padded, and 20 are left to gain; each kind of cost */
+    for (int more = 0; more < 2; more++) {
+      policy.padded.call_us = 120;
+      const double us = 19.9 + 0.2 * more;
+      policy.plan = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};
+      CHECK_INT(packs(&policy, &work, 0), !more);
+      CHECK_INT(packs(&policy, &work, 1), 1); /* one that is there is paid for */
+      /* the other condition alone: 100 + 19.9 or 20.1 against 1.02 times padded */
+      policy.packed.call_us = 0;
+      policy.padded.call_us = 120 / 1.02;
+      CHECK_INT(packs(&policy, &work, 0), !more);
+      policy.packed.call_us = 10;
+    }
+  }
+  policy.padded.call_us = 120;
+  policy.plan = (fh_path_cost){0, 0, 0};
+  for (int32_t planned = 0; planned < 2; planned++) {
+    fh_policy other = policy;
+    other.packed.call_us = 50.1; /* at best 100.1 */
+    CHECK_INT(packs(&other, &work, planned), 0);
+    other.packed.call_us = 49.9;
+    CHECK_INT(packs(&other, &work, planned), 1);
+    other.gather.call_us = 130; /* then padded is what rows cost one by one */
+    other.padded.call_us = 99.8;
+    CHECK_INT(packs(&other, &work, planned), 0);
+    other.padded.call_us = 100;
+    CHECK_INT(packs(&other, &work, planned), 1);
+    int32_t answer = -1;
+    CHECK_INT(fh_policy_packs(&other, &work, 1, planned, &answer), FH_OK); /* row_invariant */
+    CHECK_INT(answer, 0);
+    fh_work none = work;
+    none.groups = 0;
+    CHECK_INT(packs(&other, &none, planned), 0);
+  }
+
+  int32_t answer = 5;
+  REFUSED(fh_policy_packs(&policy, &work, 0, 0, NULL), FH_ERR_ARGUMENT, "packs: got NULL, wanted a pointer");
+  REFUSED(fh_policy_packs(NULL, &work, 0, 0, &answer), FH_ERR_ARGUMENT, "fh_policy: got NULL, wanted a pointer");
+  REFUSED(fh_policy_packs(&policy, NULL, 0, 0, &answer), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
+  REFUSED(fh_policy_packs(&policy, &work, -1, 0, &answer), FH_ERR_ARGUMENT, "row_invariant: got -1, wanted 0 or 1");
+  REFUSED(fh_policy_packs(&policy, &work, 0, 2, &answer), FH_ERR_ARGUMENT, "planned: got 2, wanted 0 or 1");
+  work.h_q = 0;
+  REFUSED(fh_policy_packs(&policy, &work, 0, 0, &answer), FH_ERR_SHAPE, "work.h_q: got 0, wanted 1 .. 128");
+  CHECK_INT(answer, 5);
+}
+
+/* A policy from before plans had a cost: they cost nothing. */
+static void older(void) {
+  fh_device *device = open_cpu(2);
+  const fh_work work = some_work();
+  fh_policy policy = {offsetof(fh_policy, plan), {120, 0, 0}, {100, 0, 0}, {10, 0, 0}, {1000, 0, 0}};
+  CHECK_INT(packs(&policy, &work, 0), 1);
+  policy.struct_size = sizeof policy;
+  CHECK_INT(packs(&policy, &work, 0), 0);
+  policy.struct_size = offsetof(fh_policy, plan);
+  policy.plan.call_us = 77;
+  CHECK_INT(fh_policy_default(device, &policy), FH_OK);
+  CHECK(policy.plan.call_us == 77);
+  fh_device_close(&device);
+}
+
 static void defaults(void) {
   fh_device *device = open_cpu(2);
   fh_policy policy = {.struct_size = sizeof policy};
   CHECK_INT(fh_policy_default(device, &policy), FH_OK);
-  const fh_path_cost costs[] = {policy.padded, policy.gather, policy.packed};
-  for (int i = 0; i < 3; i++)
-    CHECK(isfinite(costs[i].call_us) && isfinite(costs[i].unit_us) && isfinite(costs[i].gflop_us) && costs[i].gflop_us > 0);
+  const fh_path_cost costs[] = {policy.padded, policy.gather, policy.packed, policy.plan};
+  for (int i = 0; i < 4; i++)
+    CHECK(isfinite(costs[i].call_us) && isfinite(costs[i].unit_us) && isfinite(costs[i].gflop_us) && costs[i].call_us > 0);
   REFUSED(fh_policy_default(NULL, &policy), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
   REFUSED(fh_policy_default(device, NULL), FH_ERR_ARGUMENT, "fh_policy: got NULL, wanted a pointer");
   policy.struct_size = 7;
@@ -130,6 +210,8 @@ int main(void) {
   products();
   costs();
   refusals();
+  packing();
+  older();
   defaults();
   return check_summary();
 }

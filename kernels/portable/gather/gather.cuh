@@ -20,8 +20,8 @@
 #ifndef FEWHEAD_KERNELS_PORTABLE_GATHER_CUH
 #define FEWHEAD_KERNELS_PORTABLE_GATHER_CUH
 
-#include "cuda/common.cuh"
 #include "cuda/cuda.h"
+#include "cuda/rows.cuh"
 
 namespace fhk {
 namespace portable_gather {
@@ -56,6 +56,7 @@ struct Shape {
 
 struct Params {
   fh_call call;
+  Rows rows;
   int32_t head_groups; /* items of a query */
   int32_t teams;       /* of a CTA; more than one: they share an item */
   int32_t stages;
@@ -79,10 +80,11 @@ __global__ void __launch_bounds__(Shape<kD, kWarps, kBlocks>::kThreads, 1) kerne
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   const int team = warp / kWarps, member = warp % kWarps;
   const int c4 = lane & 3, r8 = lane >> 2; /* a lane holds tokens (of O: columns) r8 and r8 + 8 against heads 2 c4 and 2 c4 + 1 */
-  /* Items from the last: the lists of a causal chunk are longest there. */
-  const int64_t item = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
-  const int64_t s = item / p.head_groups;
-  const int head0 = static_cast<int>(item % p.head_groups) * X::kHeads;
+  const int32_t number = blockIdx.x / p.head_groups;
+  if (number >= p.rows.count()) return;
+  const int64_t s = p.rows.row(number, p.rows.look(number));
+  if (s < 0) return;
+  const int head0 = blockIdx.x % p.head_groups * X::kHeads;
   const uint32_t ring_bytes = p.stages * X::kTileBytes;
   uint8_t *const ring = memory + team * ring_bytes;
   constexpr uint32_t kExchangeBytes = X::kPartBytes + X::kWeightBytes;
@@ -92,12 +94,13 @@ __global__ void __launch_bounds__(Shape<kD, kWarps, kBlocks>::kThreads, 1) kerne
   float2 *const states = reinterpret_cast<float2 *>(memory + p.teams * (ring_bytes + kExchangeBytes));
   float *const factors = reinterpret_cast<float *>(states + p.teams * X::kHeads);
 
-  if (item >= p.resident) { /* what a later item will want first comes from DRAM: start it towards L2, in lines of 128 bytes */
-    const int64_t later = (item - p.resident) / p.head_groups;
+  const int32_t item = blockIdx.x + p.resident, coming = item / p.head_groups;
+  const int64_t later = coming < p.rows.count() ? p.rows.row(coming, p.rows.look(coming)) : -1;
+  if (later >= 0) { /* what a later item will want first comes from DRAM: start it towards L2, in lines of 128 bytes */
     for (int64_t pos = threadIdx.x * 32; pos < call.topk; pos += blockDim.x * 32)
       ptx::prefetch_l2(call.indices + later * call.indices_stride + pos);
     constexpr int kLines = kD / 64;
-    const int first = static_cast<int>((item - p.resident) % p.head_groups) * X::kHeads;
+    const int first = item % p.head_groups * X::kHeads;
     for (int k = threadIdx.x; k < X::kHeads * kLines && first + k / kLines < call.h_q; k += blockDim.x)
       ptx::prefetch_l2(call.q + later * call.q_stride_s + (first + k / kLines) * call.q_stride_h + k % kLines * 64);
   }
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(Shape<kD, kWarps, kBlocks>::kThreads, 1) kerne
     if (k < tiles) copy_tile(k, entry_of(k));
     else ptx::cp_async_commit();
   }
-  int32_t coming = entry_of(ahead);
+  int32_t ready = entry_of(ahead);
 
   uint32_t q[X::kSteps + X::kPastSteps][kBlocks][2]; /* B fragments of the warp's k16 steps */
   auto load_query = [&](auto load) {
@@ -202,9 +205,9 @@ __global__ void __launch_bounds__(Shape<kD, kWarps, kBlocks>::kThreads, 1) kerne
     else if (p.stages == 3) ptx::cp_async_wait<1>();
     else ptx::cp_async_wait<2>();
     meet(); /* everybody's copies of this tile have landed, and everybody is done with the slot that is filled next */
-    if (i + ahead < tiles) copy_tile(fill, coming);
+    if (i + ahead < tiles) copy_tile(fill, ready);
     else ptx::cp_async_commit();
-    coming = entry_of(i + ahead + 1);
+    ready = entry_of(i + ahead + 1);
     const uint32_t tile = ptx::smem_addr(ring) + slot * X::kTileBytes;
     slot = slot + 1 == p.stages ? 0 : slot + 1;
     fill = fill + 1 == p.stages ? 0 : fill + 1;
@@ -401,8 +404,9 @@ cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream)
   p.wide_kv = aligned(call->kv, call->kv_stride, 0, 2, 16);
   p.wide_q = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 4);
   p.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
-  const int64_t items = call->s_q * p.head_groups;
-  if (items > INT32_MAX) return cudaErrorInvalidConfiguration; /* terabytes of output */
+  p.rows = rows_of(*call);
+  const int64_t rows = most_rows(*call), items = rows * p.head_groups;
+  if (rows > kMostRows || items > kMostRows) return cudaErrorInvalidConfiguration;
   const uint32_t memory = shared_kib(gpu->capability) * 1024, kept = 1024;
   auto ctas = [&](int teams, int stages) { /* that a multiprocessor holds */
     const int by_memory = static_cast<int>(memory / (X::bytes(teams, stages) + kept));
@@ -411,7 +415,7 @@ cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream)
   };
   /* While every item can have a CTA at once, its teams share it: as many as that allows. They add up in another order than one team
    * does, so a row that must not depend on how many rows there are has one. */
-  p.teams = call->row_invariant ? 1 : kMaxTeams;
+  p.teams = call->row_invariant || call->path == FH_AUTO ? 1 : kMaxTeams;
   while (p.teams > 1 && items > static_cast<int64_t>(ctas(p.teams, 2)) * gpu->multiprocessors) p.teams /= 2;
   /* As many CTAs as two stages allow, then as many stages as fit beside each other. */
   const int resident = p.teams == 1 ? ctas(1, 2) : static_cast<int>((items - 1) / gpu->multiprocessors) + 1;

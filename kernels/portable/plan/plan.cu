@@ -23,7 +23,7 @@ namespace plan {
 constexpr int kMaxThreads = 1024, kMaxGroup = 64;
 constexpr uint32_t kWindow = 65536;             /* KV rows: places in a window are 16-bit numbers */
 constexpr uint32_t kNone = 0xffffffffu;
-constexpr uint32_t kGathered = 1u << 31;        /* above all numbers of entries */
+constexpr uint32_t kRowByRow = 1u << 31;        /* above all numbers of entries */
 constexpr uint32_t kRankedBytes = 200 * 1024;   /* shared memory of `ranked` at most */
 constexpr uint32_t kCountedBytes = 96 * 1024;   /* and of `counted` where it comes first: two CTAs an SM */
 constexpr uint32_t kLeastBytes = 16 * 1024;     /* room for counters when `ranked` falls back */
@@ -34,7 +34,8 @@ struct Build {
   fh_call call;
   fh_plan plan;
   fh_group_costs costs;
-  uint32_t *rank;      /* [groups] entries, and kGathered where the group is left to the gather path: the order, falling */
+  uint32_t *rank;      /* [groups] entries, and kRowByRow where packing does not pay: the order, falling */
+  int32_t *saves;      /* [groups] fh_group_saves */
   uint32_t window;     /* rows of a window of `ranked`, a multiple of 32 */
   uint32_t shared;     /* bytes */
   int log_bits;        /* `ranked`: log2 of the bits an entry has for its members */
@@ -286,48 +287,80 @@ __global__ void __launch_bounds__(kMaxThreads, 2) build_group(const __grid_const
     b.plan.first[blockIdx.x] = first;
     if (blockIdx.x == gridDim.x - 1) b.plan.first[gridDim.x] = b.call.s_q;
     b.plan.entries[blockIdx.x] = static_cast<int32_t>(entries);
-    b.rank[blockIdx.x] = entries | (fh_group_gathers(&b.costs, entries, queries, keys) ? kGathered : 0);
+    const int32_t saves = fh_group_saves(&b.costs, entries, queries, keys);
+    b.saves[blockIdx.x] = saves;
+    b.rank[blockIdx.x] = entries | (saves < 0 ? kRowByRow : 0);
   }
 }
 
-__global__ void __launch_bounds__(kOrderThreads)
-    order_direct(const uint32_t *rank, int32_t *order, int32_t *packed_from, int32_t groups) {
-  const int lane = threadIdx.x & 31, g = (blockIdx.x * kOrderThreads + threadIdx.x) >> 5;
-  ptx::wait_for_grid_before();
-  if (g >= groups) return;
-  const uint32_t mine = rank[g];
-  int32_t before = 0, gathered = 0;
+/* A warp decides how many groups at the start of the order are not packed. */
+FHK_DEV int32_t packed_from(const int32_t *saves, int32_t groups, const fh_group_costs &costs) {
+  const int lane = threadIdx.x & 31;
+  int64_t saved = 0, lost = 0;
+  int32_t fewer = 0;
 #pragma unroll 8
   for (int32_t k = lane; k < groups; k += 32) {
-    const uint32_t other = rank[k];
+    const int32_t here = saves[k];
+    saved += max(here, 0);
+    lost += max(-here, 0);
+    fewer += here < 0;
+  }
+#pragma unroll
+  for (int d = 1; d < 32; d <<= 1) {
+    saved += __shfl_xor_sync(~0u, saved, d);
+    lost += __shfl_xor_sync(~0u, lost, d);
+  }
+  fewer = __reduce_add_sync(~0u, fewer);
+  return static_cast<int32_t>(fh_packed_from(&costs, groups, fewer, saved, lost));
+}
+
+/* What the order is made of, and where it goes. */
+struct Order {
+  const uint32_t *rank;
+  const int32_t *saves;
+  fh_group_costs costs;
+  int32_t *order, *packed_from;
+  int32_t groups;
+};
+
+/* A warp a group, and one more. */
+__global__ void __launch_bounds__(kOrderThreads) order_direct(const __grid_constant__ Order o) {
+  const int lane = threadIdx.x & 31, g = (blockIdx.x * kOrderThreads + threadIdx.x) >> 5;
+  ptx::wait_for_grid_before();
+  if (g == o.groups) {
+    const int32_t from = packed_from(o.saves, o.groups, o.costs);
+    if (lane == 0) *o.packed_from = from;
+  }
+  if (g >= o.groups) return;
+  const uint32_t mine = o.rank[g];
+  int32_t before = 0;
+#pragma unroll 8
+  for (int32_t k = lane; k < o.groups; k += 32) {
+    const uint32_t other = o.rank[k];
     before += other > mine || (other == mine && k < g);
-    gathered += other >> 31;
   }
   before = __reduce_add_sync(~0u, before);
-  gathered = __reduce_add_sync(~0u, gathered);
-  if (lane == 0) order[before] = g;
-  if (lane == 0 && g == 0) *packed_from = gathered;
+  if (lane == 0) o.order[before] = g;
 }
 
 /* One CTA, stable, digit by digit from the lowest; `passes` is even, so that the last one writes `order`. */
-__global__ void __launch_bounds__(kSortThreads)
-    order_sorted(const uint32_t *rank, int32_t *order, int32_t *packed_from, int32_t *spare, int32_t groups, int passes) {
+__global__ void __launch_bounds__(kSortThreads) order_sorted(const __grid_constant__ Order o, int32_t *spare, int passes) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ Shared sh;
   uint32_t *count = reinterpret_cast<uint32_t *>(memory); /* [kDigit][kSortThreads] */
   const int t = threadIdx.x;
-  const int64_t share = (static_cast<int64_t>(groups) + kSortThreads - 1) / kSortThreads;
-  const int64_t first = min(t * share, static_cast<int64_t>(groups)), last = min(first + share, static_cast<int64_t>(groups));
+  const int64_t share = (static_cast<int64_t>(o.groups) + kSortThreads - 1) / kSortThreads;
+  const int64_t first = min(t * share, static_cast<int64_t>(o.groups)), last = min(first + share, static_cast<int64_t>(o.groups));
   ptx::wait_for_grid_before();
-  uint32_t gathered = 0;
-  for (int64_t k = first; k < last; k++) gathered += rank[k] >> 31;
-  block_scan(gathered, &gathered, sh);
-  if (t == 0) *packed_from = static_cast<int32_t>(gathered);
+  if (t < 32) {
+    const int32_t from = packed_from(o.saves, o.groups, o.costs);
+    if (t == 0) *o.packed_from = from;
+  }
   for (int pass = 0; pass < passes; pass++) {
-    const int32_t *from = pass % 2 ? spare : order;
-    int32_t *to = pass % 2 ? order : spare;
+    const int32_t *from = pass % 2 ? spare : o.order;
+    int32_t *to = pass % 2 ? o.order : spare;
     auto group = [&](int64_t k) { return pass == 0 ? static_cast<int32_t>(k) : from[k]; };
-    auto digit = [&](int32_t g) { return kDigit - 1 - (rank[g] >> 4 * pass & (kDigit - 1)); };
+    auto digit = [&](int32_t g) { return kDigit - 1 - (o.rank[g] >> 4 * pass & (kDigit - 1)); };
     for (int d = 0; d < kDigit; d++) count[d * kSortThreads + t] = 0;
     for (int64_t k = first; k < last; k++) count[digit(group(k)) * kSortThreads + t]++;
     uint32_t before = 0;
@@ -356,7 +389,7 @@ inline uint64_t part(uint64_t count, uint64_t size) {
 }
 
 struct Layout {
-  uint64_t groups, token, member, entries, order, keys, first, packed_from, rank, spare, total;
+  uint64_t groups, token, member, entries, order, keys, first, packed_from, rank, saves, spare, total;
 };
 Layout layout_of(const fh_call *call) {
   Layout at;
@@ -371,7 +404,8 @@ Layout layout_of(const fh_call *call) {
   at.first = add(at.keys, part(call->s_q, 4));
   at.packed_from = add(at.first, part(at.groups + 1, 8));
   at.rank = add(at.packed_from, part(1, 4));
-  at.spare = add(at.rank, part(at.groups, 4));
+  at.saves = add(at.rank, part(at.groups, 4));
+  at.spare = add(at.saves, part(at.groups, 4));
   at.total = add(at.spare, at.groups > kOrderDirect ? part(at.groups, 4) : 0);
   return at;
 }
@@ -415,6 +449,7 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   b.call = *call;
   b.plan = *plan;
   b.rank = reinterpret_cast<uint32_t *>(base + at.rank);
+  b.saves = reinterpret_cast<int32_t *>(base + at.saves);
   b.costs = fh_group_costs_of(call);
   const int64_t rows = call->s_kv < kWindow ? call->s_kv : kWindow;
   b.window = static_cast<uint32_t>(rows < 32 ? 32 : (rows + 31) / 32 * 32);
@@ -430,12 +465,11 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   build_group<<<static_cast<unsigned>(plan->groups), threads, b.shared, stream>>>(b);
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) return status;
-  const int32_t groups = static_cast<int32_t>(plan->groups);
-  if (groups <= kOrderDirect)
-    return fhk::launch_behind(gpu->capability, order_direct, (groups * 32 + kOrderThreads - 1) / kOrderThreads, kOrderThreads, 0,
-                              stream, b.rank, plan->order, plan->packed_from, groups);
+  const Order o = {b.rank, b.saves, b.costs, plan->order, plan->packed_from, static_cast<int32_t>(plan->groups)};
+  if (o.groups <= kOrderDirect)
+    return fhk::launch_behind(gpu->capability, order_direct, o.groups / (kOrderThreads / 32) + 1, kOrderThreads, 0, stream, o);
   int passes = 2;
   while (passes < 8 && (call->path == FH_AUTO || plan->capacity >> 4 * passes)) passes += 2;
-  return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, b.rank,
-                            plan->order, plan->packed_from, reinterpret_cast<int32_t *>(base + at.spare), groups, passes);
+  return fhk::launch_behind(gpu->capability, order_sorted, 1, kSortThreads, kDigit * kSortThreads * 4, stream, o,
+                            reinterpret_cast<int32_t *>(base + at.spare), passes);
 }

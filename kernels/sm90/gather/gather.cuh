@@ -24,7 +24,7 @@
 #ifndef FEWHEAD_KERNELS_SM90_GATHER_CUH
 #define FEWHEAD_KERNELS_SM90_GATHER_CUH
 
-#include "cuda/common.cuh"
+#include "cuda/rows.cuh"
 
 namespace fhk {
 namespace sm90_gather {
@@ -58,29 +58,60 @@ struct Shape {
 
 struct Params {
   fh_call call;
-  int64_t items;       /* s_q * head blocks */
-  uint32_t head_blocks;
-  uint32_t cluster;     /* CTAs that share an item's tiles */
+  Rows rows;
+  int32_t head_blocks;
+  uint32_t cluster; /* CTAs that share an item's tiles */
 };
 
-/* An item is a query and a block of heads; CTA groups take them round robin from the last (the longest lists of a causal chunk). */
-struct Item {
-  int64_t s;
-  int head0;
-};
+/*
+ * The items of a CTA, or of a cluster: a row and a block of heads each, dealt round robin. Rows and the lengths of their lists are
+ * looked up ahead, each step an item later than the one before it, so that nobody waits for them.
+ */
 template <int kHeads>
-FHK_DEV Item item_at(const Params &p, int64_t i) {
-  const int64_t n = p.items - 1 - i;
-  if (kHeads < 32) return {n, 0}; /* one block holds all heads */
-  return {n / p.head_blocks, static_cast<int>(n % p.head_blocks) * kHeads};
-}
+struct Walk {
+  const Params &p;
+  int32_t i, count;
+  int32_t here, next, after; /* rows of this item and of the two that come then, -1: none */
+  int32_t group;             /* the group of the third */
+  uint32_t length, next_length;
+
+  FHK_DEV Walk(const Params &params, int32_t first, int32_t items) : p(params), i(first), count(items) {
+    here = row(i, look(i));
+    next = row(i + step(), look(i + step()));
+    after = row(i + 2 * step(), look(i + 2 * step()));
+    group = look(i + 3 * step());
+    length = length_of(here);
+    next_length = length_of(next);
+  }
+  FHK_DEV bool there() const { return i < count; }
+  FHK_DEV void advance() {
+    i += step();
+    here = next;
+    next = after;
+    length = next_length;
+    next_length = length_of(next);
+    after = row(i + 2 * step(), group);
+    group = look(i + 3 * step());
+  }
+  /* One block of up to 16 heads holds all that there are. */
+  FHK_DEV int head0() const { return kHeads < 32 ? 0 : i % p.head_blocks * kHeads; }
+  FHK_DEV int next_head0() const { return kHeads < 32 ? 0 : (i + step()) % p.head_blocks * kHeads; }
+
+ private:
+  FHK_DEV int32_t step() const { return static_cast<int32_t>(gridDim.x / p.cluster); }
+  FHK_DEV int32_t number(int32_t item) const { return kHeads < 32 ? item : item / p.head_blocks; }
+  FHK_DEV int32_t look(int32_t item) const { return item < count ? p.rows.look(number(item)) : 0; }
+  FHK_DEV int32_t row(int32_t item, int32_t of) const { return item < count ? p.rows.row(number(item), of) : -1; }
+  FHK_DEV uint32_t length_of(int32_t s) const { return s < 0 ? 0 : list_length(p.call, s); }
+};
 
 /*
  * Lists are read a tile ahead, as they stand: what an entry means is asked when its tile comes, so that nobody waits for the load.
  * Entries past the list's end read the last one.
  */
-FHK_DEV int raw_token(const fh_call &call, int64_t s, uint32_t pos) {
-  return call.topk == 0 ? -1 : __ldg(call.indices + s * call.indices_stride + min(pos, static_cast<uint32_t>(call.topk) - 1));
+FHK_DEV int raw_token(const fh_call &call, int32_t s, uint32_t pos) {
+  if (s < 0 || call.topk == 0) return -1;
+  return __ldg(call.indices + s * call.indices_stride + min(pos, static_cast<uint32_t>(call.topk) - 1));
 }
 /* Is entry `pos`, read as `raw`, a key? */
 FHK_DEV bool is_key(const fh_call &call, int raw, uint32_t pos, uint32_t length) {
@@ -131,7 +162,7 @@ FHK_DEV uint32_t tile_count(uint32_t length, uint32_t rank, uint32_t cluster) {
 
 /* ---- Producer: thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}; eight threads cover 128 contiguous bytes ---- */
 template <int kD, int kHeads>
-FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64_t step, uint32_t rank) {
+FHK_DEV void produce(const Params &p, uint32_t smem, int t, int32_t first, int32_t items, uint32_t rank) {
   using X = Shape<kD, kHeads>;
   const fh_call &call = p.call;
   const Barriers<X::kSlots> bar{smem + X::kBarriers};
@@ -140,42 +171,37 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
   Ring<X::kSlots> ring;
   uint32_t q_phase = 0;
 
-  /* The list position of this thread's first row in a tile; where it lies beyond the last item, the last item's list is read. */
+  /* The list position of this thread's first row in a tile. */
   auto position = [&](uint32_t tile) { return (rank + tile * p.cluster) * kTile + row0; };
   int raw[4];
-  auto load_tokens = [&](int64_t i, uint32_t tile) {
-    const int64_t s = item_at<kHeads>(p, i < p.items ? i : p.items - 1).s;
+  auto load_tokens = [&](int32_t s, uint32_t tile) {
 #pragma unroll
     for (int k = 0; k < 4; k++) raw[k] = raw_token(call, s, position(tile) + 16 * k);
   };
-  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0u; };
-  auto load_query = [&](const Item &item) {
+  auto load_query = [&](int32_t s, int head0) {
     ptx::mbar_wait(bar.q_free(), q_phase ^ 1);
     q_phase ^= 1;
     constexpr int kUnits = kD / 8; /* 16-byte units of a row */
     for (int i = t; i < kHeads * kUnits; i += 128) {
       const int h = i / kUnits, u = i % kUnits;
-      const bool real = item.head0 + h < call.h_q;
-      const uint16_t *src = call.q + item.s * call.q_stride_s + (real ? (item.head0 + h) * call.q_stride_h : 0) + u * 8;
+      const bool real = head0 + h < call.h_q;
+      const uint16_t *src = call.q + s * call.q_stride_s + (real ? (head0 + h) * call.q_stride_h : 0) + u * 8;
       ptx::cp_async16(smem + X::kQuery + (u >> 3) * kHeads * 128 + swizzled(h, u & 7), src, real ? 16 : 0);
     }
     ptx::cp_async_arrive(bar.q_full());
   };
 
-  uint32_t length = load_length(first);
-  load_tokens(first, 0);
-  for (int64_t i = first; i < p.items; i += step) {
-    const Item item = item_at<kHeads>(p, i);
-    const uint32_t next_length = load_length(i + step);
-    if (i + step < p.items) { /* the next query's heads come from DRAM: start them towards L2 now */
-      const Item next = item_at<kHeads>(p, i + step);
+  Walk<kHeads> walk(p, first, items);
+  load_tokens(walk.here, 0);
+  for (; walk.there(); walk.advance()) {
+    if (walk.next >= 0) { /* the next query's heads come from DRAM: start them towards L2 now */
       for (int line = t; line < kHeads * (kD / 64); line += 128) {
-        const int h = line / (kD / 64);
-        if (next.head0 + h < call.h_q)
-          ptx::prefetch_l2(call.q + next.s * call.q_stride_s + (next.head0 + h) * call.q_stride_h + line % (kD / 64) * 64);
+        const int head = walk.next_head0() + line / (kD / 64);
+        if (head < call.h_q)
+          ptx::prefetch_l2(call.q + walk.next * call.q_stride_s + head * call.q_stride_h + line % (kD / 64) * 64);
       }
     }
-    const uint32_t tiles = tile_count(length, rank, p.cluster);
+    const uint32_t length = walk.length, tiles = tile_count(length, rank, p.cluster);
     for (uint32_t n = 0; n < tiles; n++) {
       const uint16_t *src[4];
       uint32_t bytes[4];
@@ -185,11 +211,11 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
         bytes[k] = key ? 16 : 0;
         src[k] = call.kv + (key ? raw[k] : 0) * call.kv_stride + unit * 8;
       }
-      if (n + 1 < tiles) load_tokens(i, n + 1);
-      else load_tokens(i + step, 0);
+      if (n + 1 < tiles) load_tokens(walk.here, n + 1);
+      else load_tokens(walk.next, 0);
 #pragma unroll
       for (int c = 0; c < X::kChunks; c++) {
-        if (n == 0 && c == X::kQueryAfter) load_query(item);
+        if (n == 0 && c == X::kQueryAfter) load_query(walk.here, walk.head0());
         ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
         const uint32_t dst = smem + ring.slot * kChunkBytes + mine;
 #pragma unroll
@@ -198,14 +224,13 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int64_t first, int64
         ring.next();
       }
     }
-    if (tiles == 0) load_tokens(i + step, 0);
-    length = next_length;
+    if (tiles == 0) load_tokens(walk.next, 0);
   }
 }
 
 /* ---- Consumer ---- */
 template <int kD, int kHeads>
-FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int64_t first, int64_t step, uint32_t rank) {
+FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int32_t first, int32_t items, uint32_t rank) {
   using X = Shape<kD, kHeads>;
   constexpr int kBlocks = kHeads / 8; /* N of wgmma in eights; a thread holds 2 heads of each */
   constexpr int kPairs = 2 * kBlocks; /* heads of a thread: 8 j + 2 (lane % 4) + e is number 2 j + e */
@@ -266,19 +291,15 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
   /* list entries of this thread's two rows of the coming tile */
   auto position = [&](uint32_t tile) { return (rank + tile * p.cluster) * kTile + warp * 16 + quad; };
   int raw0 = -1, raw1 = -1;
-  auto load_tokens = [&](int64_t i, uint32_t tile) {
-    const int64_t s = item_at<kHeads>(p, i < p.items ? i : p.items - 1).s;
+  auto load_tokens = [&](int32_t s, uint32_t tile) {
     raw0 = raw_token(call, s, position(tile));
     raw1 = raw_token(call, s, position(tile) + 8);
   };
-  auto load_length = [&](int64_t i) { return i < p.items ? list_length(call, item_at<kHeads>(p, i).s) : 0u; };
 
-  uint32_t length = load_length(first);
-  load_tokens(first, 0);
-  for (int64_t i = first; i < p.items; i += step) {
-    const Item item = item_at<kHeads>(p, i);
-    const uint32_t next_length = load_length(i + step);
-    const uint32_t tiles = tile_count(length, rank, p.cluster);
+  Walk<kHeads> walk(p, first, items);
+  load_tokens(walk.here, 0);
+  for (; walk.there(); walk.advance()) {
+    const uint32_t length = walk.length, tiles = tile_count(length, rank, p.cluster);
     /* O^T: of head 8 j + pair + e, o[c][4 j + e] is column column(c) and o[c][4 j + 2 + e] the eighth after it */
     float o[kValueChunks][4 * kBlocks];
     auto column = [&](int c) { return (X::kByWarp ? warp * 128 + c * 16 : c * 64 + warp * 16) + quad; };
@@ -333,8 +354,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         }
 #pragma unroll
         for (int k = 0; k < 4; k++) st[k] = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
-        if (n + 1 < tiles) load_tokens(i, n + 1);
-        else load_tokens(i + step, 0);
+        if (n + 1 < tiles) load_tokens(walk.here, n + 1);
+        else load_tokens(walk.next, 0);
       } else {
         const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
 #pragma unroll
@@ -348,8 +369,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
           ptx::wgmma_commit();
           ring.next();
         }
-        if (n + 1 < tiles) load_tokens(i, n + 1);
-        else load_tokens(i + step, 0);
+        if (n + 1 < tiles) load_tokens(walk.here, n + 1);
+        else load_tokens(walk.next, 0);
         ptx::wgmma_wait<0>();
         ptx::keep(st);
         if (n + 1 == tiles) warp_arrive(bar.q_free(), lane);
@@ -454,31 +475,32 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
       }
     }
-    if (tiles == 0) load_tokens(i + step, 0);
-    length = next_length;
+    if (tiles == 0) load_tokens(walk.next, 0);
 
     /* ---- finish: out = O / (l + 2^(sink - m)) */
     across(l, sum);
     float factor[kPairs];
-    uint16_t *out = static_cast<uint16_t *>(call.out) + item.s * call.out_stride_s;
+    const int32_t s = walk.here;
+    const int head0 = walk.head0(), heads = s < 0 ? 0 : call.h_q; /* a row that is lacking has none */
+    uint16_t *out = static_cast<uint16_t *>(call.out) + s * call.out_stride_s;
     if (p.cluster == 1) {
 #pragma unroll
       for (int k = 0; k < kPairs; k++) {
-        const int head = item.head0 + 8 * (k >> 1) + pair + (k & 1);
-        factor[k] = head < call.h_q ? inverse_denominator(m[k], l[k], sink_log2(call, head)) : 0.f;
-        if (warp == 0 && quad == 0 && head < call.h_q) store_statistics(call, item.s, head, m[k], l[k]);
+        const int head = head0 + 8 * (k >> 1) + pair + (k & 1);
+        factor[k] = head < heads ? inverse_denominator(m[k], l[k], sink_log2(call, head)) : 0.f;
+        if (warp == 0 && quad == 0 && head < heads) store_statistics(call, s, head, m[k], l[k]);
       }
       /* Transpose 8 x 8 blocks in registers: a lane gets two neighbouring columns of head 8 j + lane / 4. */
 #pragma unroll
       for (int j = 0; j < kBlocks; j++) {
-        const int head = item.head0 + 8 * j + quad;
+        const int head = head0 + 8 * j + quad;
         uint16_t *row = out + head * call.out_stride_h + pair - quad;
 #pragma unroll
         for (int c = 0; c < kValueChunks; c++) {
           const uint32_t lo = ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
           const uint32_t hi =
               ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j + 2] * factor[2 * j], o[c][4 * j + 3] * factor[2 * j + 1]));
-          if (head < call.h_q) {
+          if (head < heads) {
             *reinterpret_cast<uint32_t *>(row + column(c)) = lo;
             *reinterpret_cast<uint32_t *>(row + column(c) + 8) = hi;
           }
@@ -501,8 +523,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       /* weight[h][r]: what the part of CTA r counts for in head h, the denominator included */
       float *weight = reduce;
       for (int k = t; k < kHeads * p.cluster; k += 128) {
-        const int h = k / p.cluster, r = k % p.cluster, head = item.head0 + h;
-        if (head >= call.h_q) continue;
+        const int h = k / p.cluster, r = k % p.cluster, head = head0 + h;
+        if (head >= heads) continue;
         float best = kMaxStart, total = 0.f;
         for (int other = 0; other < p.cluster; other++)
           best = fmaxf(best, ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, other)).x);
@@ -512,13 +534,13 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
         }
         const float own = ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, r)).x;
         weight[h * kMaxCluster + r] = ptx::exp2(own - best) * inverse_denominator(best, total, sink_log2(call, head));
-        if (rank == 0 && r == 0) store_statistics(call, item.s, head, best, total);
+        if (rank == 0 && r == 0) store_statistics(call, s, head, best, total);
       }
       meet();
       const int columns = kDv / p.cluster; /* a power of two, at least 64 */
       for (int k = 2 * t; k < kHeads * columns; k += 256) {
-        const int h = k / columns, pos = rank * columns + k % columns, head = item.head0 + h;
-        if (head >= call.h_q) break;
+        const int h = k / columns, pos = rank * columns + k % columns, head = head0 + h;
+        if (head >= heads) break;
         float2 total = make_float2(0.f, 0.f);
         for (int r = 0; r < p.cluster; r++) {
           const float2 part = ptx::ld_cluster_f2(ptx::map_to_rank(smem + (h * kDv + pos) * 4, r));
@@ -539,21 +561,27 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kHeads>::kCtas) kernel(con
   const uint32_t smem = (ptx::smem_addr(raw) + 1023) & ~1023u;
   uint8_t *generic = raw + (smem - ptx::smem_addr(raw));
   const uint32_t rank = p.cluster == 1 ? 0 : blockIdx.x % p.cluster;
-  const int64_t first = blockIdx.x / p.cluster, step = gridDim.x / p.cluster;
+  const int32_t first = blockIdx.x / p.cluster, items = p.rows.count() * p.head_blocks;
+  /* Whoever waits for this grid counts on the one in front of it too, even where this one need not wait for that one. */
+  auto end = [] {
+    if (blockIdx.x == 0) ptx::wait_for_grid_before();
+  };
+  if (first >= items) return end();
   if (threadIdx.x == 0) Barriers<X::kSlots>{smem + X::kBarriers}.init(X::kByWarp ? 1 : 4);
   __syncthreads();
   /* ptxas honours setmaxnreg only where each role is one branch of a single if/else. */
   if (threadIdx.x < 128) {
     if constexpr (X::kCtas == 2) ptx::setmaxnreg_inc<kConsumerRegs>();
-    consume<kD, kHeads>(p, smem, generic, threadIdx.x, first, step, rank);
+    consume<kD, kHeads>(p, smem, generic, threadIdx.x, first, items, rank);
   } else {
     if constexpr (X::kCtas == 2) ptx::setmaxnreg_dec<kProducerRegs>();
-    produce<kD, kHeads>(p, smem, threadIdx.x - 128, first, step, rank);
+    produce<kD, kHeads>(p, smem, threadIdx.x - 128, first, items, rank);
     if (p.cluster > 1) { /* the consumer meets the cluster twice an item; a split launch has one item a cluster */
       ptx::cluster_sync();
       ptx::cluster_sync();
     }
   }
+  end();
 }
 
 /* How many CTAs share an item so that few items still fill the device: up to one CTA a multiprocessor. Two would fit, but clusters are
@@ -572,24 +600,33 @@ cudaError_t prepare() {
 template <int kD, int kHeads>
 cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t stream) {
   using X = Shape<kD, kHeads>;
+  const int64_t head_blocks = (call->h_q + kHeads - 1) / kHeads, rows = most_rows(*call), items = rows * head_blocks;
+  if (rows > kMostRows || items > kMostRows) return cudaErrorInvalidConfiguration;
+  const bool some = call->path == FH_AUTO; /* behind the kernel that computes the others */
   Params p;
   p.call = *call;
-  p.head_blocks = (call->h_q + kHeads - 1) / kHeads;
-  p.items = call->s_q * p.head_blocks;
+  p.rows = rows_of(*call);
+  p.head_blocks = static_cast<int32_t>(head_blocks);
+  /* A split adds up in another order, so a row that must not depend on how many rows there are is never split; nor is one where
+   * the host does not know how many there are. */
+  p.cluster = call->row_invariant || some ? 1 : cluster_size(items, (call->topk + kTile - 1) / kTile, multiprocessors);
   const int64_t slots = static_cast<int64_t>(multiprocessors) * X::kCtas;
-  /* A split adds up in another order, so a row that must not depend on how many rows there are is never split. */
-  p.cluster = call->row_invariant ? 1 : cluster_size(p.items, (call->topk + kTile - 1) / kTile, multiprocessors);
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(p.cluster > 1 ? p.items * p.cluster : p.items < slots ? p.items : slots));
+  config.gridDim = dim3(static_cast<unsigned>(p.cluster > 1 ? items * p.cluster : items < slots ? items : slots));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = X::kBytes;
   config.stream = stream;
   cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(p.cluster);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  if (some) {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  } else {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(p.cluster);
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
   config.attrs = &attribute;
-  config.numAttrs = p.cluster > 1 ? 1 : 0;
+  config.numAttrs = some || p.cluster > 1 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel<kD, kHeads>, p);
 }
 

@@ -40,7 +40,7 @@ struct Packed {
   };
 
   fh_call call;
-  fh_plan plan;
+  fh_plan plan;       /* packed_from NULL: all groups are packed */
   int32_t tiles;      /* groups * splits */
   int32_t splits;
   float4 *partials;   /* [tiles][2 * 32 * 128] */
@@ -50,8 +50,13 @@ struct Packed {
   float scale;
   bool wide_out;
 
-  FHK_DEV int32_t count() const { return tiles; }
-  FHK_DEV void enter() const {}
+  FHK_DEV int32_t left_out() const { return plan.packed_from ? __ldg(plan.packed_from) : 0; }
+  FHK_DEV int32_t count() const { return tiles - left_out() * splits; }
+  /* What follows may begin: it reads no more than what lies before this grid, or waits. */
+  FHK_DEV void enter() const {
+    ptx::wait_for_grid_before();
+    ptx::let_grid_behind_start();
+  }
   FHK_DEV void leave() const {}
 
   FHK_DEV int query_of(int r) const { return static_cast<int>(static_cast<uint32_t>(r) * over_h >> 16); }
@@ -62,7 +67,7 @@ struct Packed {
     const int32_t ctas = static_cast<int32_t>(gridDim.x);
     return 2 * (i / ctas + 1) * ctas - 1 - i;
   }
-  FHK_DEV int32_t look(int32_t i) const { return __ldg(plan.order + (kSplit ? i / splits : i)); }
+  FHK_DEV int32_t look(int32_t i) const { return __ldg(plan.order + left_out() + (kSplit ? i / splits : i)); }
   FHK_DEV int32_t peek(int32_t, int32_t group) const { return __ldg(plan.entries + group); }
   /* First block of part i % splits. */
   FHK_DEV int32_t first_block(int32_t part, int32_t entries) const {
@@ -178,6 +183,7 @@ __global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<tr
   ptx::wait_for_grid_before();
   const int t = threadIdx.x, lane = t & 31, vector0 = static_cast<int>(blockIdx.x % kCombineParts) * kCombineVectors;
   const int32_t i = static_cast<int32_t>(blockIdx.x / kCombineParts) * policy.splits;
+  if (i >= policy.count()) return;
   const Packed<true>::Tile tile = policy.tile(i, policy.look(i), 0);
   const int r0 = (t >> 5) * kGranule + (lane >> 2), r1 = r0 + 8;
   float m0 = kMaxStart, m1 = kMaxStart;
@@ -234,6 +240,7 @@ cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t split
   Packed<kSplit> policy;
   policy.call = *call;
   policy.plan = *plan;
+  if (call->path != FH_AUTO) policy.plan.packed_from = nullptr;
   policy.splits = splits;
   policy.tiles = static_cast<int32_t>(plan->groups) * splits;
   policy.partials = static_cast<float4 *>(partials);
@@ -242,7 +249,7 @@ cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t split
   policy.over_h = (65536 + call->h_q - 1) / call->h_q;
   policy.scale = call->sm_scale * kLog2e;
   policy.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
-  const cudaError_t status = sm90_tile::launch<kD, kAligned>(policy, false, gpu->multiprocessors, stream);
+  const cudaError_t status = sm90_tile::launch<kD, kAligned>(policy, true, gpu->multiprocessors, stream);
   if constexpr (kSplit) {
     if (status == cudaSuccess)
       return launch_behind(gpu->capability, combine<kD>, plan->groups * kCombineParts, 128, 0, stream, policy);

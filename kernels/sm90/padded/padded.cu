@@ -27,7 +27,7 @@ uint64_t fhk_sm90_padded_workspace(const fhk_gpu *, const fh_call *) { return 0;
 int fhk_sm90_padded_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   using namespace sm90_padded;
   if (call->s_q == 0) return cudaSuccess;
-  if (call->s_q * (call->h_pad / kRows) > INT32_MAX - 65536) return cudaErrorInvalidConfiguration; /* terabytes of output */
+  if (most_rows(*call) > kMostRows / (call->h_pad / kRows)) return cudaErrorInvalidConfiguration;
   const bool wide = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16);
   const auto wide_one = call->d_qk == 576 ? launch<576, true> : launch<512, true>;
   const auto narrow_one = call->d_qk == 576 ? launch<576, false> : launch<512, false>;

@@ -6,6 +6,7 @@
 #ifndef FEWHEAD_KERNELS_SM90_PADDED_CUH
 #define FEWHEAD_KERNELS_SM90_PADDED_CUH
 
+#include "cuda/rows.cuh"
 #include "sm90/tile.cuh"
 
 namespace fhk {
@@ -16,37 +17,44 @@ using sm90_tile::kRows;
 
 struct Padded {
   struct Tile {
-    int64_t s;
+    int32_t s;        /* -1: a row that is lacking */
     int32_t head0;    /* first head */
     int32_t rows;     /* real heads, 0 .. 64 */
     uint32_t length;  /* entries of the list that count */
   };
 
   fh_call call;
-  int32_t tiles;      /* s_q * head_tiles */
+  Rows rows;
+  int32_t tiles;      /* rows * head_tiles */
   int32_t head_tiles; /* h_pad / 64: 1 or 2 */
   uint32_t width;     /* topk */
   float scale;
   bool wide_out;
 
-  FHK_DEV int32_t count() const { return tiles; }
+  FHK_DEV int32_t count() const { return rows.count() * head_tiles; }
+  /* Some of a call's rows are computed beside the grid in front, which has the others: whoever waits for this one counts on that. */
   FHK_DEV void enter() const {}
-  FHK_DEV void leave() const {}
-
-  /* Tiles are taken from the last, whose list is the longest in a causal chunk. */
-  FHK_DEV int64_t query(int32_t i) const { return (tiles - 1 - i) >> (head_tiles - 1); }
-  FHK_DEV int32_t next(int32_t i) const { return i + static_cast<int32_t>(gridDim.x); }
-  FHK_DEV int32_t look(int32_t) const { return 0; }
-  FHK_DEV int32_t peek(int32_t i, int32_t) const {
-    return call.topk_length ? __ldg(call.topk_length + query(i)) : static_cast<int32_t>(width);
+  FHK_DEV void leave() const {
+    if (blockIdx.x == 0) ptx::wait_for_grid_before();
   }
-  FHK_DEV Tile tile(int32_t i, int32_t, int32_t peeked) const {
-    const int32_t head0 = head_tiles == 2 ? static_cast<int32_t>((tiles - 1 - i) & 1) * kRows : 0, left = call.h_q - head0;
+
+  FHK_DEV int32_t next(int32_t i) const { return i + static_cast<int32_t>(gridDim.x); }
+  FHK_DEV int32_t look(int32_t i) const { return rows.look(i >> (head_tiles - 1)); }
+  FHK_DEV int32_t query(int32_t i, int32_t looked) const { return rows.row(i >> (head_tiles - 1), looked); }
+  FHK_DEV int32_t peek(int32_t i, int32_t looked) const {
+    const int32_t s = query(i, looked);
+    return s < 0 ? 0 : call.topk_length ? __ldg(call.topk_length + s) : static_cast<int32_t>(width);
+  }
+  FHK_DEV Tile tile(int32_t i, int32_t looked, int32_t peeked) const {
+    const int32_t s = query(i, looked), head0 = i & (head_tiles - 1) ? kRows : 0, left = s < 0 ? 0 : call.h_q - head0;
     const int32_t length = peeked < 0 ? 0 : peeked;
-    return {query(i), head0, left < 0 ? 0 : left < kRows ? left : kRows, min(static_cast<uint32_t>(length), width)};
+    return {s, head0, left < 0 ? 0 : left < kRows ? left : kRows, min(static_cast<uint32_t>(length), width)};
   }
   FHK_DEV int32_t blocks(const Tile &tile) const { return tile.length == 0 ? 1 : (tile.length - 1) / kBlock + 1; }
-  FHK_DEV const int32_t *list(int32_t i, int32_t, int32_t) const { return call.indices + query(i) * call.indices_stride; }
+  FHK_DEV const int32_t *list(int32_t i, int32_t looked, int32_t) const {
+    const int32_t s = query(i, looked);
+    return call.indices + (s < 0 ? 0 : s) * call.indices_stride;
+  }
   using Marks = const int32_t *;
   FHK_DEV Marks marks(int32_t i, int32_t looked, int32_t peeked) const { return list(i, looked, peeked); }
   FHK_DEV bool valid(const Tile &tile, uint32_t pos, int32_t entry) const {
@@ -110,11 +118,12 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   Padded policy;
   policy.call = *call;
   policy.head_tiles = call->h_pad / kRows;
-  policy.tiles = static_cast<int32_t>(call->s_q * policy.head_tiles);
+  policy.rows = rows_of(*call);
+  policy.tiles = static_cast<int32_t>(most_rows(*call) * policy.head_tiles);
   policy.width = static_cast<uint32_t>(call->topk);
   policy.scale = call->sm_scale * kLog2e;
   policy.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
-  return sm90_tile::launch<kD, kAligned>(policy, false, multiprocessors, stream);
+  return sm90_tile::launch<kD, kAligned>(policy, call->path == FH_AUTO, multiprocessors, stream);
 }
 
 #define FHK_SM90_PADDED_DECLARE(D, ALIGNED)          \
