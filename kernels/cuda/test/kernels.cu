@@ -3,7 +3,7 @@
  * loops on the CPU, over the corners of the contract; then times. Outputs are poisoned before a run and everything around them is
  * checked after it.
  *
- *   kernels check [NAME]              all cases; NAME: only this kernel. Exit status 1 when one fails
+ *   kernels check [NAME]              all cases; NAME: only this kernel; auto: FH_AUTO's parts. Exit status 1 when one fails
  *   kernels small [NAME]              a few small cases: what compute-sanitizer is run on
  *   kernels plan                      plans against a host brute force, exact
  *   kernels time [NAME] [quick|full]  microseconds, CUDA events, median of 30 launches
@@ -65,6 +65,39 @@ struct Whole {
   }
 };
 static const Family kWhole = {"sm90_packed, few", FH_PACKED, fhk_sm90_packed_prepare, Whole::workspace, Whole::run, 64};
+/* FH_AUTO: a plan whose packed groups cost what half full lists cost row by row, so that both kinds of work are there. */
+template <int32_t kRows, int (*kRun)(const fhk_gpu *, const fh_call *, void *)>
+struct Parts {
+  static uint64_t workspace(const fhk_gpu *on, const fh_call *given) {
+    fh_call call = *given;
+    const fh_plan any = {};
+    const uint64_t own = fhk_plan_bytes(on, &call);
+    call.plan = &any;
+    return (own + 255) / 256 * 256 + fhk_sm90_packed_workspace(on, &call);
+  }
+  static int run(const fhk_gpu *on, const fh_call *given, void *stream) {
+    fh_call call = *given;
+    const double by_key = 1 / (2e-9 * (call.d_qk + call.d_v)), half = 0.5 * call.topk * call.group;
+    fh_policy policy = {sizeof policy, {1e9, 0, 0}, {1e9, 0, 0}, {0, half, 0}, {0, 0, 0}};
+    (kRows == FH_PADDED ? policy.padded : policy.gather) = {0, 0, by_key / (kRows == FH_PADDED ? call.h_pad : call.h_q)};
+    call.policy = &policy;
+    fh_plan plan;
+    const int status = fhk_plan_build(on, &call, call.workspace, &plan, stream);
+    if (status != cudaSuccess) return status;
+    call.plan = &plan;
+    call.workspace = static_cast<char *>(call.workspace) + (fhk_plan_bytes(on, given) + 255) / 256 * 256;
+    const int packed = fhk_sm90_packed_run(on, &call, stream);
+    return packed != cudaSuccess ? packed : kRun(on, &call, stream);
+  }
+  static Family family(const char *name, int (*prepare)()) { return {name, FH_AUTO, prepare, workspace, run, 64}; }
+};
+static const std::vector<Family> kParts = {
+    Parts<FH_PADDED, fhk_sm90_padded_run>::family("auto, padded", fhk_sm90_padded_prepare),
+    Parts<FH_GATHER, fhk_portable_gather_run>::family("auto, portable", fhk_portable_gather_prepare),
+#ifdef FHK_TEST_SM90_GATHER
+    Parts<FH_GATHER, fhk_sm90_gather_run>::family("auto, gather", fhk_sm90_gather_prepare),
+#endif
+};
 static const std::vector<Family> kFamilies = {FAMILY(sm90_padded, FH_PADDED), FAMILY(portable_gather, FH_GATHER), kPacked
 #ifdef FHK_TEST_SM90_GATHER
                                                   , FAMILY(sm90_gather, FH_GATHER)
@@ -393,8 +426,10 @@ static void check_case(const Case &c, const char *only, int64_t reference_rows) 
   if (reference_rows > 0) check_reference(p, out32, lse32, max32, reference_rows);
   std::vector<Family> all = kFamilies;
   if (wanted(kPacked, only)) all.push_back(kWhole);
+  for (const Family &f : kParts)
+    if (!only || !strcmp(only, "auto") || wanted(f, only)) all.push_back(f);
   for (const Family &f : all) {
-    if ((!wanted(f, only) && f.launch != kWhole.launch) || c.h_q > f.most_heads) continue;
+    if ((only && f.path != FH_AUTO && !wanted(f, only) && f.launch != kWhole.launch) || c.h_q > f.most_heads) continue;
     const Ready ready(f, p.call);
     p.out.poison();
     p.lse.poison();
@@ -842,6 +877,8 @@ int main(int argc, char **argv) {
   OK(kReference.prepare());
   for (const Family &f : kFamilies)
     if (wanted(f, only)) OK(f.prepare());
+  for (const Family &f : kParts) OK(f.prepare());
+  OK(kPacked.prepare());
   OK(fhk_plan_prepare());
   if (what == "check" || what == "small") {
     for (const Case &c : what == "check" ? cases() : small_cases()) check_case(c, only, what == "small" ? 2 : 6);
