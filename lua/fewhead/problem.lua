@@ -306,10 +306,12 @@ local function run_peer(self, peer, call)
   return work
 end
 
---- Run once. Returns { path = what really ran, rows =, useful_flops =, executed_flops =, bytes = } | nil, the library's message.
--- On a GPU, whose library counts every list as full and no key as shared, the last three are that times the share of the lists
--- that is valid keys; for packed on a given plan the last two are that times the share that its entries are instead. A peer's
--- work has no bytes, and executed_flops only where the peer tells them; one that fails while it runs gives true as third result.
+--- Run once. Returns { path = what really ran, "gather+packed" where both did, rows =, by_path = { [path] = its rows },
+-- useful_flops =, executed_flops =, bytes = } | nil, the library's message. On a GPU, whose library counts every list as full and no
+-- key as shared, the last three are that times the share of the lists that is valid keys; for packed on a given plan the last two
+-- are that times the share that its entries are instead; where the device shared the rows out itself, path is "auto" and the last
+-- two are nil. A peer's work has no bytes, and executed_flops only where the peer tells them; one that fails while it runs gives
+-- true as third result.
 function Problem:run(path, outputs, options)
   check(self, "run")
   local call, err = ready(self, "problem:run", path, outputs, options, 2)
@@ -325,19 +327,21 @@ function Problem:run(path, outputs, options)
   ok, err = F.check(C.fh_sparse_fwd(self.device.handle, call))
   if ok then ok, err = self.device:synchronize() end
   if not ok then return nil, err end
-  local ran, rows = path, 0
-  for number, name in ipairs(F.path_names) do
-    if counters.calls[number] > 0 then ran, rows = name, tonumber(counters.rows[number]) end
+  local ran, rows, by_path = {}, 0, {}
+  for number = 0, #F.path_names do
+    local n = tonumber(counters.rows[number])
+    if n > 0 then ran[#ran + 1], rows, by_path[F.path_names[number]] = F.path_names[number], rows + n, n end
   end
-  local work = { path = ran, rows = rows }
+  local work = { path = ran[1] and table.concat(ran, "+") or path, rows = rows, by_path = by_path }
   local listed, useful, fetched = rows * self.case.topk, 1, 1
   if self.device.kind == "cuda" and listed > 0 then
     useful = self.valid_keys / listed
-    fetched = ran == "packed" and options and options.plan and options.plan:stats().entries / listed or useful
+    fetched = work.path == "packed" and options and options.plan and options.plan:stats().entries / listed or useful
   end
   for key, share in pairs { useful_flops = useful, executed_flops = fetched, bytes = fetched } do
     work[key] = math.floor(tonumber(counters[key]) * share + 0.5)
   end
+  if work.path == "auto" then work.executed_flops, work.bytes = nil, nil end
   return work
 end
 
