@@ -39,7 +39,7 @@ static const struct { const char *type, *name; } WANTED[ARGUMENTS] = {
 
 /* `type name` of one argument without its alias mark and default: "Tensor(a!)? out_=None" is "Tensor?" and "out". */
 static int is_argument(const char *at, const char *end, int number) {
-  char plain[64];
+  char plain[64] = "";
   size_t length = 0;
   while (at < end && *at == ' ') at++;
   for (; at < end && *at != '=' && length < sizeof plain - 1; at++) {
