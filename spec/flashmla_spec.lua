@@ -10,10 +10,9 @@ local case = require "fewhead.case"
 local ffi, C = F.ffi, F.C
 local plugin = F.path:match("^.*/") .. "libfewhead_flashmla.so"
 
-local HEADER = helper.root .. "lib/include/fewhead_provider.h"
-if not pcall(ffi.typeof, "fh_provider_table") then
-  ffi.cdef(helper.read(HEADER):match("/%* cdef:begin %*/\n(.-)/%* cdef:end %*/"))
-end
+local DECLARATIONS = helper.read(helper.root .. "lib/include/fewhead_provider.h"):match(
+  "/%* cdef:begin %*/\n(.-)/%* cdef:end %*/")
+if not pcall(ffi.typeof, "fh_provider_table") then ffi.cdef(DECLARATIONS) end
 if not pcall(ffi.typeof, "struct flashmla_stub") then
   ffi.cdef [[
   struct flashmla_stub { int mark; };
@@ -54,14 +53,14 @@ describe("FlashMLA", function()
 
   -- A package's library in a folder of this name, and a copy of the plug-in for it alone: a process gives each of its plug-ins
   -- one build of a package.
-  local made, libraries = {}, {}
+  local made, libraries, copies = {}, {}, {}
   local function extension(name, flags)
     if not made[name] then
       made[name] = compile("flashmla_stub.c", ("%s%s/vllm/_flashmla_C.abi3.so"):format(folder, name),
         ("%s -L%s -Wl,--no-as-needed -l:libtorch_cuda.so -lm"):format(flags, torch_folder()))
       local copy = folder .. name .. "/plugin.so"
       helper.shell(("cp %s %s"):format(helper.quoted(plugin), helper.quoted(copy)))
-      libraries[made[name]] = ffi.load(copy)
+      libraries[made[name]], copies[made[name]] = ffi.load(copy), copy
     end
     return made[name]
   end
@@ -339,6 +338,34 @@ describe("FlashMLA", function()
       assert.same({ false, true, true }, { seen.q_stays, seen.kv_stays, seen.indices_stay })
       _, seen = run(path, sizes { h_q = 64, layout = "offset" })
       assert.same({ false, false, false }, { seen.q_stays, seen.kv_stays, seen.indices_stay })
+    end)
+
+    it("leaves q where it is in rows of 64 heads whose memory is there to the last", function()
+      local path = extension("inferred3", "-DOPTIONAL=3")
+      local driver = compile("torch_stub.c", folder .. "libcuda.so.1", "-DSTUB_DRIVER -Wl,-soname,libcuda.so.1")
+      -- In a process of its own: what is called libcuda.so.1 is the driver to whoever asks.
+      local out, status = helper.luajit(([[
+        local F, case, device = require "fewhead.ffi", require "fewhead.case", require "fewhead.device"
+        local ffi, C = F.ffi, F.C
+        ffi.cdef %q
+        ffi.cdef "uint64_t stub_room; const void *seen_q;"
+        local driver, plugin = ffi.load %q, ffi.load %q
+        local plug, text = plugin.fewhead_provider, ffi.new("char[?]", C.FH_PROVIDER_TEXT)
+        local state, job = ffi.new "void *[1]", ffi.new "void *[1]"
+        assert(plug.open(%q, state, text) == 0)
+        local stub = ffi.load %q
+        local info = ffi.new("fh_device_info", { kind = C.FH_DEVICE_CUDA, isa = 90 })
+        local problem = case { s_q = 3, h_q = 8, s_kv = 160, topk = 128, pattern = "uniform", layout = "vllm" }
+          :problem(device.open("cpu", { threads = 1 }))
+        local call = problem:bare_call("padded", problem:outputs())
+        local whole = 3 * 64 * 512 * 2
+        for _, room in ipairs { whole, whole - 1 } do
+          driver.stub_room = room
+          assert(plug.prepare(state[0], info, call, job, text) == 0)
+          print(stub.seen_q == problem.q:data())
+          plug.release(state[0], job[0])
+        end]]):format(DECLARATIONS, driver, copies[path], options(path), path))
+      assert.same({ "true\nfalse", 0 }, { out, status })
     end)
 
     it("pads lists to a multiple of 128 and heads to 64 or 128", function()

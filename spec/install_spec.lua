@@ -24,6 +24,10 @@ describe("make install", function()
     prefix = folder .. "prefix"
     install(folder, prefix)
     process.remove(folder .. "checkout")
+    for _, file in ipairs { "site/vllm/_flashmla_C.abi3.so", "site/torch/lib/libtorch_cpu.so" } do
+      sh(("mkdir -p %s"):format(helper.quoted(folder .. file:match("^.*/"))))
+      process.write(folder .. file, "")
+    end
   end)
   lazy_teardown(function() process.remove(folder) end)
 
@@ -33,6 +37,13 @@ describe("make install", function()
     assert.matches("^usage: fewhead run experiments/gate_sweep.lua",
       sh(prefix .. "/bin/fewhead run experiments/gate_sweep.lua --help", { cwd = "/" }))
     assert.equal("true\n", sh(prefix .. "/bin/fewhead repl", { cwd = "/", stdin = "fh.gate.new():native(8, 2048)" }))
+  end)
+
+  it("gives the plug-in for FlashMLA beside the library, where it is looked for", function()
+    local out = sh("luajit -e 'print(require(\"fewhead.flashmla\").find().path)'", { cwd = "/", env = {
+      LUA_PATH = prefix .. "/share/lua/5.1/?.lua;;", FEWHEAD_LIB = false, FEWHEAD_FLASHMLA = folder .. "site" } })
+    assert.equal(prefix .. "/lib/libfewhead_flashmla.so\n", out)
+    sh("test -f " .. helper.quoted(prefix .. "/lib/libfewhead_flashmla.so"))
   end)
 
   it("gives Lua modules that plain luajit loads", function()

@@ -1,3 +1,16 @@
+#ifdef STUB_DRIVER
+/* libcuda.so.1 for a spec: every allocation goes on for so many bytes. */
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t stub_room;
+int cuMemGetAddressRange_v2(uint64_t *start, size_t *size, uint64_t address);
+int cuMemGetAddressRange_v2(uint64_t *start, size_t *size, uint64_t address) {
+  *start = address - 64;
+  *size = 64 + stub_room;
+  return 0;
+}
+#else
 /*
  * libtorch_cuda.so for a spec: the functions of PyTorch's C shim that the FlashMLA plug-in uses, on host memory whatever the
  * device, and a dispatcher of two operators, aten::mul_ and the one that an extension registers. It counts what is alive.
@@ -191,3 +204,4 @@ void *_Znwm(size_t bytes) {
   alive++;
   return malloc(bytes);
 }
+#endif
