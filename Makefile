@@ -225,6 +225,8 @@ install: install-lua
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(version)|' \
 	  fewhead.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	install -m 644 experiments/*.lua "$(DESTDIR)$(DATADIR)/fewhead/experiments/"
+	for f in results/*/packed.jsonl; do \
+	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(DATADIR)/fewhead/$$f" || exit 1; done
 
 # What the command and the Lua modules need: all that a package of Lua modules installs.
 install-lua: lib

@@ -14,16 +14,17 @@ for i, tp in ipairs(fh.preset.tp) do sizes[i] = tostring(tp) end
 local opt = fh.cli.options {
   name = "layers", about = "One chunk through a model's attention layers: ms a chunk on each path, and what plans have of it.",
   options = {
-    { "--model", "NAME", "whose layers and lists", default = "v4.1-flash", choices = fh.preset.models() },
+    { "--model", "LIST", "whose layers and lists", default = "v4.1-flash", choices = fh.preset.models() },
     { "--tp", "RANKS", "how many share the heads", default = "8", choices = sizes },
     { "--s-q", "INTEGER", "rows of the chunk (default 16 on a CPU, 8192 on a GPU)", lo = 1 },
-    { "--prior", "INTEGER", "rows of the prompt before it (default: the prompt is 8192 rows long and ends with it)", lo = 0 },
+    { "--prior", "AXIS", "rows of the prompt before it (default: the prompt is 8192 rows long and ends with it)", lo = 0 },
     { "--pattern", "LIST", "how lists are drawn", default = "local", choices = { "local", "csa" } },
     { "--keep", "NUMBER", "share of picks that local keeps from row to row (default 0.9)", lo = 0, hi = 1 },
     { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-    { "--seconds", "NUMBER", "time to spend on timing", default = 10, lo = 0 },
+    { "--seconds", "NUMBER", "time to spend on timing each table, once it has 6 samples", default = 5, lo = 0 },
     { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
+    { "--out", "DIR", "folder for layers.jsonl and layers.md; DEVICE in it stands for the device's name" },
   },
 }:read(arg)
 
@@ -33,13 +34,25 @@ local function need(value, err)
 end
 
 local dev = need(fh.device.open(opt.device))
-local run, failed = fh.run.header(dev), false
-for i, pattern in ipairs(opt.pattern) do
-  local result = need(fh.layers {
-    model = opt.model, tp = tonumber(opt.tp), s_q = opt.s_q, prior = opt.prior, pattern = pattern, keep = opt.keep,
-    layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds / #opt.pattern,
-  })
-  print((i > 1 and "\n" or "") .. tostring(result))
-  for _, record in ipairs(result.records) do failed = failed or record.parity.status ~= "pass" end
+local run, texts, records, failed = fh.run.header(dev), {}, {}, false
+for _, model in ipairs(opt.model) do
+  for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
+    for _, pattern in ipairs(opt.pattern) do
+      local result = need(fh.layers {
+        model = model, tp = tonumber(opt.tp), s_q = opt.s_q, prior = prior or nil, pattern = pattern, keep = opt.keep,
+        layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds,
+      })
+      texts[#texts + 1] = tostring(result)
+      print((#texts > 1 and "\n" or "") .. texts[#texts])
+      for _, record in ipairs(result.records) do
+        records[#records + 1] = record
+        failed = failed or record.parity.status ~= "pass"
+      end
+    end
+  end
+end
+if opt.out then
+  fh.bench.write(opt.out, run, "layers", "One chunk through all attention layers", records,
+    "```\n" .. table.concat(texts, "\n\n") .. "\n```")
 end
 return failed and fh.cli.FAILED or 0

@@ -9,6 +9,18 @@ local function refused(message, options)
 end
 
 describe("case", function()
+  it("draws its lists on the host, the same each time and as a problem has them", function()
+    local c = case { s_q = 5, topk = 24, window = 8, ratio = 2, prior = 30, seed = 4 }
+    local lists, again = c:lists(), c:lists()
+    local indices = assert(c:problem(require("fewhead.device").default())).indices:read()
+    assert.same({ 5, c.s_kv, 24 }, { lists.s_q, lists.s_kv, lists.topk })
+    for i = 0, 5 * 24 - 1 do
+      assert.equal(lists.indices[i], again.indices[i])
+      assert.equal(lists.indices[i], indices[i])
+    end
+    c:free()
+  end)
+
   it("takes every size from the default preset, a rank of V4.1 at TP8", function()
     local c = case { s_q = 2048 }
     assert.same({

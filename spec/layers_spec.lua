@@ -187,19 +187,18 @@ describe("layers", function()
     assert.is_nil(result:record("padded").plans)
     assert.equal(1, result:record("gather").verdict.ratio)
     if dev:has_path("packed") then
-      assert.same({ built = 9, us = 1000, share = 1 }, result:record("packed").plans)
+      assert.same({ built = 9, us = 1000, share = 1, packed = 9, groups = 9 }, result:record("packed").plans)
+      local auto = result:record("auto").plans
+      assert.is_true(auto.groups == 9 and auto.packed >= 0 and auto.packed <= 9)
       -- two rows at 30 and 31: all tokens up to them, once as compressed rows and once as the window
       assert.same({ ratio = 1, layers = 4, lists = 5, topk = 640, s_kv = 64, union_per_group = 64, dedup = 126 / 64 },
         described.kinds[3])
     end
-    local total = 0
-    for _, n in pairs(result:record("auto").ran) do total = total + n end
-    assert.equal(40, total)
     local text = tostring(result)
     assert.matches("^v4%.1%-flash tp8 on [^\n]+: 2 rows after 30 through 40 attention layers, lists local %(0%.9 kept%)", text)
     assert.matches("\n  3 lists for 6 layers each, ratio 2: topk 640, 48 KV rows", text)
     assert.matches("\npadded +1%.00 ", text)
-    assert.matches("\nauto: %d+ %l+", text)
+    assert.equal(dev:has_path("packed"), text:match("\nauto packs %d of the plans' 9 groups") ~= nil)
     dev:close()
   end)
 
@@ -239,6 +238,8 @@ describe("layers", function()
     refused("layers: prior: got -1, wanted a whole number >= 0", { prior = -1 })
     refused("layers: buffers: got 0, wanted a whole number >= 1", { buffers = 0 })
     refused('layers: pattern: got "uniform", wanted one of local, csa', { pattern = "uniform" })
+    refused('layers: paths[2]: got "reference", wanted one of native, padded, gather, packed, auto',
+      { paths = { "padded", "reference" } })
     local err = helper.refusal(function() layers { heads = 8 } end)
     assert.matches('^layers: unknown option "heads"; known: paths, device, run, model, tp, ', err)
   end)
@@ -247,15 +248,27 @@ end)
 describe("experiments/layers.lua", function()
   local process = require "spec.process"
 
-  it("prints the comparison of each pattern", function()
+  it("prints and writes the comparison of each model, prompt and pattern", function()
+    local folder = helper.folder()
     local status, out, err = process.run {
-      "./fewhead", "run", "experiments/layers.lua", "--s-q", "1", "--prior", "20", "--pattern", "local,csa", "--seconds", "0",
+      "./fewhead", "run", "experiments/layers.lua", "--s-q", "1", "--prior", "20,30", "--pattern", "local,csa", "--seconds", "0",
+      "--out", folder,
     }
     assert.same({ 0, "" }, { status, err })
-    assert.matches("^v4%.1%-flash tp8 on .-, lists local %(0%.9 kept%), layout vllm\n", out)
-    assert.matches("\n\nv4%.1%-flash tp8 on .-, lists csa, layout vllm\n", out)
+    assert.matches("^v4%.1%-flash tp8 on .-: 1 rows after 20 .-, lists local %(0%.9 kept%), layout vllm\n", out)
+    assert.matches("\n\nv4%.1%-flash tp8 on .-: 1 rows after 30 .-, lists csa, layout vllm\n", out)
     local _, tables = out:gsub("\npath +ms a chunk ", "")
-    assert.equal(2, tables)
+    assert.equal(4, tables)
+    local records = 0
+    for record in json.lines(folder .. "layers.jsonl") do
+      assert.same({ "pass", 40, 9 }, { record.parity.status, record.chunk.layers, record.chunk.lists })
+      records = records + 1
+    end
+    local _, rows = out:gsub("\n%l+ +%d+%.%d+ ", "")
+    assert.equal(rows, records)
+    local text = helper.read(folder .. "layers.md")
+    assert.matches("^# One chunk through all attention layers on .-\n\n%- command: .-\n\n```\nv4%.1%-flash tp8 on ", text)
+    process.remove(folder)
   end)
 
   it("refuses wrong options with status 2", function()

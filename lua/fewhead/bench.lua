@@ -81,6 +81,12 @@ local function sharing(cell, problem)
   return found
 end
 
+-- The share of groups that auto packed: it need not have made a plan, and where it has, the plan says.
+local function share_packed(ran, shared)
+  if not shared or ran == "gather" or ran == "padded" then return 0 end
+  return ran == "packed" and 1 or shared.auto_packs / math.max(1, shared.groups)
+end
+
 --- Measure a cell { name =, options = of fh.case } on paths (those that the device has) and peers. Records gain .cell, the name,
 -- and, where the device packs, .plan = { group, groups, entries, keys, dedup, union_per_group, auto_packs = groups that auto
 -- packs }. Returns a row for each, for tables: cell, s_q, h_q, path, parity, max_abs, union, dedup; median, p05, p95, plan in us;
@@ -112,9 +118,9 @@ function Bench:measure(cell, paths)
       local seconds = time.median_us / 1e6
       row.median, row.p05, row.p95, row.plan = time.median_us, time.p05_us, time.p95_us, time.plan_us
       row.useful = problem.useful_flops / seconds / TERA
-      row.executed = work.executed_flops and work.executed_flops / seconds / TERA
+      row.executed = work.executed_flops and work.executed_flops / seconds / TERA -- not known of auto on a GPU
       row.kv_tb = problem.valid_keys * described.d_qk * 2 / seconds / TERA
-      if shared and record.path == "auto" then row.packs = shared.auto_packs / math.max(1, shared.groups) end
+      if record.path == "auto" then row.packs = share_packed(work.path, shared) end
     end
     record.cell, record.plan = cell.name, shared
     local refused = record.provider ~= "fewhead" and row.parity == "invalid" -- a peer need not take every call
@@ -160,24 +166,26 @@ local function text_of(parts, make)
   return list
 end
 
---- Print the parts (strings and { rows, columns }) and write them with the records: NAME.md under a head that says what made it,
--- and NAME.jsonl, where --out is given. Returns the exit status: 1 when something failed parity.
+--- Write what a script found into the folder that `out` names (run.folder): NAME.md, text under a head that says what made it,
+-- and NAME.jsonl, a record a line. header: that of the run.
+function M.write(out, header, name, title, records, text)
+  local folder, lines = run.folder(out, header), {}
+  for i, record in ipairs(records) do lines[i] = json.encode(record) end
+  local head = ("# %s on %s\n\n- command: `./fewhead run %s %s`\n- commit %s%s%s, %s\n\n"):format(title, header.device, arg[0],
+    table.concat(arg, " "), header.commit, header.dirty and " with changes" or "",
+    header.driver ~= "" and ", driver " .. header.driver or "", header.date)
+  for file, content in pairs { [name .. ".jsonl"] = table.concat(lines, "\n"), [name .. ".md"] = head .. text } do
+    local written, why = report.write(folder .. "/" .. file, (content:gsub("\n*$", "\n")))
+    if not written then error(why, 0) end
+  end
+end
+
+--- Print the parts (strings and { rows, columns }) and, where --out is given, write them with the records. Returns the exit
+-- status: 1 when something failed parity.
 function Bench:finish(name, title, parts)
   self.line:clear()
   if self.opt.out then
-    local header = self.run
-    local folder = run.folder(self.opt.out, header)
-    local lines = {}
-    for i, record in ipairs(self.records) do lines[i] = json.encode(record) end
-    local head = ("# %s on %s\n\n- command: `./fewhead run %s %s`\n- commit %s%s, driver %s, %s\n\n"):format(title, header.device,
-      arg[0], table.concat(arg, " "), header.commit, header.dirty and " with changes" or "", header.driver, header.date)
-    for file, text in pairs {
-      [name .. ".jsonl"] = table.concat(lines, "\n"),
-      [name .. ".md"] = head .. table.concat(text_of(parts, report.markdown), "\n\n"),
-    } do
-      local written, why = report.write(folder .. "/" .. file, (text:gsub("\n*$", "\n")))
-      if not written then error(why, 0) end
-    end
+    M.write(self.opt.out, self.run, name, title, self.records, table.concat(text_of(parts, report.markdown), "\n\n"))
   end
   print(table.concat(text_of(parts, report.table), "\n\n"))
   return self.failed == 0 and 0 or cli.FAILED

@@ -166,6 +166,11 @@ function method:describe()
   return copy
 end
 
+--- The case's lists on the host, drawn anew: what fewhead.pattern's make gives.
+function method:lists()
+  return (pattern.draw(state(self, "lists").geometry))
+end
+
 -- What id() leaves out: what most cases have.
 local USUAL = {
   d_v = 512, lengths = "natural", invalid_rows = 0, requests = 1, repeats = false, values = "normal", scale_q = 1, lse = true,

@@ -12,7 +12,6 @@ local device = require "fewhead.device"
 local graph = require "fewhead.graph"
 local layout = require "fewhead.layout"
 local parity = require "fewhead.parity"
-local pattern = require "fewhead.pattern"
 local plan = require "fewhead.plan"
 local preset = require "fewhead.preset"
 local problem = require "fewhead.problem"
@@ -45,9 +44,7 @@ end
 
 -- The lists of a case on the device: { indices =, topk_length = tensors, keys = int32_t[s_q] } | nil, err.
 local function draw(c, dev)
-  local said, o = c:describe(), {}
-  for _, key in ipairs(pattern.options) do o[key] = said[key] end
-  local lists = pattern.make(c.pattern, o)
+  local lists = c:lists()
   local made = { keys = lists.keys }
   for key, shape in pairs { indices = { c.s_q, c.topk }, topk_length = { c.s_q } } do
     local t, err = tensor.new(dev, "i32", shape)
@@ -248,16 +245,18 @@ function Chunk:check(path, run, wants)
   return results
 end
 
---- How many layers each path computes when they are asked for `path`: { packed = 38, gather = 2 } | nil, err.
-function Chunk:layers_by_path(path)
-  local by_path = {}
+--- How many groups a path packs, and of how many, in the plans that it builds, each counted once | nil, err.
+function Chunk:packed_groups(path)
+  local packed, groups = 0, 0
   for _, list in ipairs(self.lists) do
-    local last = list.layers[#list.layers]
-    local work, err = last.problem:run(path, last.outputs, { plan = plan_for(path, list) })
-    if not work then return nil, err end
-    by_path[work.path] = (by_path[work.path] or 0) + #list.layers
+    local own = plan_for(path, list)
+    if own then
+      local ok, err = finish(self, list.rebuild[path])
+      if not ok then return nil, err end
+      packed, groups = packed + own.groups - own:unpacked(), groups + own.groups
+    end
   end
-  return by_path
+  return packed, groups
 end
 
 --- What the lists are, those of one kind together: { { ratio =, layers = of each list, lists =, topk =, s_kv =, and where there

@@ -15,7 +15,7 @@ M.exit = exit.with
 M.FAILED, M.USAGE, M.INTERRUPTED = exit.FAILED, exit.USAGE, exit.INTERRUPTED
 
 -- The folder that `experiments` lies in: the checkout, or PREFIX/share/fewhead of an installation; nil when neither is there.
-local function shipped()
+function M.shipped()
   local modules = debug.getinfo(1, "S").source:match("^@(.*)/fewhead/cli%.lua$")
   for _, folder in ipairs { modules .. "/..", modules .. "/../../fewhead" } do
     local file = io.open(folder .. "/experiments/gate_sweep.lua")
@@ -45,8 +45,8 @@ function commands.run(argv)
   if not name then exit.with(exit.USAGE, "fewhead: run: got no file, wanted FILE (fewhead run --help says more)") end
   local path = name
   local file, err = io.open(path)
-  if not file and name:sub(1, 1) ~= "/" and shipped() then
-    path = shipped() .. "/" .. name
+  if not file and name:sub(1, 1) ~= "/" and M.shipped() then
+    path = M.shipped() .. "/" .. name
     file = io.open(path)
   end
   if not file then exit.with(exit.FAILED, "fewhead: run: " .. err) end

@@ -10,8 +10,8 @@ local M = {}
 --- Every module that scripts use, in the order a reader meets them. (The others are this library's own plumbing.)
 M._names = {
   "device", "tensor", "preset", "pattern", "layout", "case", "problem", "plan", "gate", "parity", "grid", "timing", "stats",
-  "peer", "compare", "bench", "chunk", "layers", "axis", "sweep", "curve", "cost", "trace", "score", "report", "gate_report",
-  "plot", "json", "npy", "run", "cli", "args", "ffi",
+  "peer", "compare", "bench", "chunk", "layers", "overlap", "machine", "axis", "sweep", "curve", "cost", "trace", "score",
+  "report", "gate_report", "plot", "json", "npy", "run", "cli", "args", "ffi",
 }
 
 local is_name = {}

@@ -24,6 +24,7 @@ local ROWS = { cpu = 16, cuda = 8192 }
 local REFERENCE_FLOPS = 1e9
 
 local PATHS = { "padded", "gather", "packed", "auto" }
+local NAMES = { "native", unpack(PATHS) } -- no peers: theirs need not be what a graph can hold
 local OPTIONS = { "model", "tp", "s_q", "prior", "pattern", "keep", "layout", "seed", "buffers" }
 local TIMING = { "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "clock", "stopwatch", "interrupted" }
 
@@ -63,14 +64,6 @@ local function kind_text(kind)
   return ("%s; union of a group: %.0f rows, %.1f keys a row"):format(text, kind.union_per_group, kind.dedup)
 end
 
-local function by_path_text(by_path)
-  local parts = {}
-  for _, path in ipairs(PATHS) do
-    if by_path[path] then parts[#parts + 1] = ("%d %s"):format(by_path[path], path) end
-  end
-  return table.concat(parts, ", ")
-end
-
 local COLUMNS = {
   { key = "path", align = "left" }, { key = "ms", title = "ms a chunk", format = "%.2f" },
   { key = "spread", title = "p05 .. p95" }, { key = "ratio", format = "%.2fx" }, { key = "verdict", align = "left" },
@@ -104,7 +97,8 @@ function Layers:__tostring()
     self.run.kind == "cuda" and " in one launch" or "", self.records[1].path)
   for _, record in ipairs(self.records) do
     if record.parity.reason then lines[#lines + 1] = ("%s: %s"):format(record.path, record.parity.reason) end
-    if record.ran then lines[#lines + 1] = ("auto: %s"):format(by_path_text(record.ran)) end
+    local plans = record.path == "auto" and record.plans
+    if plans then lines[#lines + 1] = ("auto packs %d of the plans' %d groups"):format(plans.packed, plans.groups) end
   end
   if c.buffers < c.layers then
     lines[#lines + 1] = ("layers take turns on q, KV and outputs of %d"):format(c.buffers)
@@ -182,13 +176,10 @@ local function measure(chunk, o, paths, how, run)
       path = path, provider = "fewhead", chunk = self.chunk, parity = results[i], time = time and compare.time_of(time),
       work = { rows = #chunk.layers * self.chunk.s_q, useful_flops = useful }, run = run,
     }
-    if time and path == "auto" then
-      record.ran, err = chunk:layers_by_path(path)
-      if not record.ran then return nil, err end
-    end
     if time and chunk:has_plans(path) then
-      local us = times.plans.median_us
-      record.plans = { built = #chunk.lists, us = us, share = us / time.median_us }
+      local us, packed, groups = times.plans.median_us, chunk:packed_groups(path)
+      if not packed then return nil, groups end
+      record.plans = { built = #chunk.lists, us = us, share = us / time.median_us, packed = packed, groups = groups }
     end
     if i > 1 and time and base then
       local verdict, ratio, interval = timing.verdict(time, base, times.noise)
@@ -209,8 +200,8 @@ end
 --   buffers        how many layers have q, KV and outputs of their own at most (all that fit in half of the device's memory)
 --   device, run    device.default() and a new header; and options of fewhead.timing
 -- Parity is that of the last layer of each list, or of some of its rows, in the outputs of the very run that is timed. Returns an
--- object with .records, { path, provider, chunk, parity, time, work, plans, verdict, ran (auto: layers by path), run } each,
--- .chunk, .noise, :record(path) and tostring; nil, message when it cannot run.
+-- object with .records, { path, provider, chunk, parity, time, work, plans, verdict, run } each, .chunk, .noise, :record(path) and
+-- tostring; nil, message when it cannot run.
 function M.run(o)
   local known = { "paths", "device", "run", unpack(OPTIONS) }
   for _, key in ipairs(TIMING) do known[#known + 1] = key end
@@ -233,6 +224,7 @@ function M.run(o)
       if dev:has_path(path, h_q) then paths[#paths + 1] = path end
     end
   end
+  for i, path in ipairs(args.table("layers: paths", paths)) do args.enum(("layers: paths[%d]"):format(i), path, NAMES) end
   paths = compare.expand("layers: paths", paths, dev, 2)
   local how = {}
   for _, key in ipairs(TIMING) do how[key] = o[key] end
