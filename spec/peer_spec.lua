@@ -345,6 +345,28 @@ describe("a peer that", function()
   end)
 end)
 
+describe("a peer on a GPU #gpu", function()
+  it("runs on the device's memory and stream, beside the kernels there", function()
+    local path = plugin.naive(folder)
+    if not path then
+      pending("no nvcc here to build a plug-in with")
+      return
+    end
+    local gpu, naive = assert(device.open("cuda:0")), assert(peer.load(path))
+    assert.same({ nil, true }, { naive.kinds.cpu, naive.kinds.cuda })
+    local cases = {}
+    for i, entry in ipairs(grid.own()) do
+      if not entry.paths and i % 5 == 0 then cases[#cases + 1] = entry end
+    end
+    local totals = grid.run { device = gpu, cases = cases, paths = {}, peers = { naive } }
+    assert.same({ #cases, 0, 0 }, { totals.passed, totals.failed, totals.refused })
+    local c = assert(compare(small { s_q = 64 }, { "padded", "gather", naive }, { device = gpu, max_samples = 6 }))
+    for _, record in ipairs(c.records) do assert.is_true(record.parity.status == "pass" and record.time.median_us > 0) end
+    local refused = assert(compare(small(), { assert(peer.load(loops)) }, { device = gpu })).records[1]
+    assert.equal("loops did not run: not made for CUDA", refused.parity.reason)
+  end)
+end)
+
 describe("the C functions", function()
   local C, ffi = F.C, F.ffi
 

@@ -36,6 +36,16 @@ function M.toy(folder, name, table)
     "-Wno-unused-function -Wno-override-init " .. (table and helper.quoted("-DTABLE=" .. table) or ""))
 end
 
+--- Build spec/plugins/naive.cu there; nil where there is no nvcc.
+function M.naive(folder)
+  local nvcc = helper.shell("command -v nvcc || ls ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc 2>/dev/null")
+  if nvcc == "" then return nil end
+  local output, status = helper.shell(("%s -std=c++17 -O2 -arch=native -shared -Xcompiler -fPIC -I%slib/include -o %snaive.so "
+    .. "%sspec/plugins/naive.cu"):format(helper.quoted(nvcc), helper.root, folder, helper.root))
+  assert(status == 0 and output == "", output)
+  return folder .. "naive.so"
+end
+
 --- Build C lines as NAME.so there.
 function M.library(folder, name, lines)
   helper.write(folder .. name .. ".c", lines .. "\n")
