@@ -307,11 +307,11 @@ local function run_peer(self, peer, call)
 end
 
 --- Run once. Returns { path = what really ran, "gather+packed" where both did, rows =, by_path = { [path] = its rows },
--- useful_flops =, executed_flops =, bytes = } | nil, the library's message. On a GPU, whose library counts every list as full and no
--- key as shared, the last three are that times the share of the lists that is valid keys; for packed on a given plan the last two
--- are that times the share that its entries are instead; where the device shared the rows out itself, path is "auto" and the last
--- two are nil. A peer's work has no bytes, and executed_flops only where the peer tells them; one that fails while it runs gives
--- true as third result.
+-- useful_flops =, executed_flops =, bytes = } | nil, the library's message. On a GPU, whose library counts every list as full and
+-- no key as shared, the last three are that times the share of the lists that is valid keys; for packed on a given plan the last
+-- two are that times the share that its entries are instead; where the device shared the rows out itself, path is "auto" and the
+-- last two are nil. A peer's work has no bytes, and executed_flops only where the peer tells them; one that fails while it runs
+-- gives true as third result.
 function Problem:run(path, outputs, options)
   check(self, "run")
   local call, err = ready(self, "problem:run", path, outputs, options, 2)
