@@ -457,7 +457,10 @@ describe("FlashMLA", function()
       for _, change in ipairs { { isa = 80 }, { isa = 120 }, { kind = C.FH_DEVICE_CPU } } do
         assert.same({ C.FH_ERR_UNSUPPORTED, "needs a CUDA device of capability 9.0 or 10.x, not a device" }, { reason(change) })
       end
-      call.indices_stride = -128
+      call.s_q = 2^25
+      assert.same({ C.FH_ERR_UNSUPPORTED, "s_q: got 33554432, wanted at most 33554431: FlashMLA counts rows of 64 heads in " ..
+        "32 bits" }, { reason {} })
+      call.s_q, call.indices_stride = 3, -128
       assert.same({ C.FH_ERR_UNSUPPORTED, "indices_stride: got -128, and PyTorch has no negative strides" }, { reason {} })
     end)
 
