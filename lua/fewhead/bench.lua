@@ -162,7 +162,9 @@ end
 -- Parts as text: a string is itself, { rows, columns } a table made by `make`.
 local function text_of(parts, make)
   local list = {}
-  for i, part in ipairs(parts) do list[i] = type(part) == "string" and part or make(part[1], part[2]) end
+  for i, part in ipairs(parts) do
+    list[i] = type(part) == "string" and part or make(part[1], part[2]):gsub("\n$", "")
+  end
   return list
 end
 

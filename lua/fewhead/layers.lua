@@ -200,8 +200,8 @@ end
 --   buffers        how many layers have q, KV and outputs of their own at most (all that fit in half of the device's memory)
 --   device, run    device.default() and a new header; and options of fewhead.timing
 -- Parity is that of the last layer of each list, or of some of its rows, in the outputs of the very run that is timed. Returns an
--- object with .records, { path, provider, chunk, parity, time, work, plans, verdict, run } each, .chunk, .noise, :record(path) and
--- tostring; nil, message when it cannot run.
+-- object with .records, { path, provider, chunk, parity, time, work, plans, verdict, run } each, .chunk, .noise, :record(path)
+-- and tostring; nil, message when it cannot run.
 function M.run(o)
   local known = { "paths", "device", "run", unpack(OPTIONS) }
   for _, key in ipairs(TIMING) do known[#known + 1] = key end
