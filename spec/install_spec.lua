@@ -12,7 +12,7 @@ end
 -- Installs from a copy of this checkout that is gone afterwards, so that nothing can come from it.
 local function install(folder, prefix, destdir)
   local from = helper.quoted(folder .. "checkout")
-  sh(("mkdir %s && cp -pR Makefile fewhead fewhead.pc.in lib kernels peers lua experiments build %s"):format(from, from))
+  sh(("mkdir %s && cp -pR Makefile fewhead fewhead.pc.in lib kernels peers lua experiments results build %s"):format(from, from))
   sh(("make -s -C %s install PREFIX=%s DESTDIR=%s"):format(from, helper.quoted(prefix), helper.quoted(destdir or "")))
   return from
 end
@@ -44,6 +44,11 @@ describe("make install", function()
       LUA_PATH = prefix .. "/share/lua/5.1/?.lua;;", FEWHEAD_LIB = false, FEWHEAD_FLASHMLA = folder .. "site" } })
     assert.equal(prefix .. "/lib/libfewhead_flashmla.so\n", out)
     sh("test -f " .. helper.quoted(prefix .. "/lib/libfewhead_flashmla.so"))
+  end)
+
+  it("brings the evidence that predictions for other machines are made from", function()
+    local out = sh(prefix .. "/bin/fewhead run experiments/overlap.lua --pattern window --s-q 64 --on nvidia-h200", { cwd = "/" })
+    assert.matches("\nus: expected on NVIDIA H200, costs fitted to [^\n]+/share/fewhead/results/nvidia%-h200/packed%.jsonl ", out)
   end)
 
   it("gives Lua modules that plain luajit loads", function()

@@ -120,7 +120,6 @@ describe("machine", function()
   end)
 
   it("is the H200 of the committed evidence", function()
-    if not io.open(helper.root .. "results/nvidia-h200/packed.jsonl") then pending("none is committed") end
     local m = assert(machine.open("nvidia-h200"))
     local _, found = m:predict({ rows = 8192, keys = 8192 * 570, group = 8, groups = 1024, entries = 1024 * 850 }, 8)
     assert.is_true(found.packed < found.gather and found.gather < found.padded)
