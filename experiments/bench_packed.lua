@@ -74,8 +74,8 @@ local sizes = fh.axis.integers("--s-q", opt.s_q, 1)
 local by_pattern = table_of(PATTERNS, sizes, { 8 }, PATHS)
 local by_heads, wide = {}, {}
 if not opt.quick then
-  by_heads = table_of({ csa(4), kept(0.9, 4), kept(0.9, 4, LONG), UNIFORM }, { 1024, 8192 }, { 4, 16, 32 }, PATHS)
-  wide = table_of(WIDE, { 1024, 4096 }, { 8, 16 }, PATHS)
+  by_heads = table_of({ csa(4), kept(0.9, 4), kept(0.9, 4, LONG), UNIFORM }, { 64, 1024, 8192 }, { 4, 16, 32 }, PATHS)
+  wide = table_of(WIDE, { 64, 1024, 4096 }, { 8, 16 }, PATHS)
 end
 
 -- auto beside padded at every size: where a cell has been measured above, those times.

@@ -89,7 +89,7 @@ for _, row in ipairs(rows) do
   if choice then
     row.choice, row.padded, row.gather, row.packed, row.plan = choice, us.padded, us.gather, us.packed, us.plan
     row.gain = us.padded / (us[choice] + (choice == "packed" and us.plan / opt.shared or 0))
-    for _, err in pairs(machine:errors(row.h_q, preset.d_qk) or {}) do worst = math.max(worst, err) end
+    worst = math.max(worst, machine:error(row.h_q, preset.d_qk, lists.s_q) or 0)
   else missing = us end
 end
 

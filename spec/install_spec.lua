@@ -48,7 +48,7 @@ describe("make install", function()
 
   it("brings the evidence that predictions for other machines are made from", function()
     local out = sh(prefix .. "/bin/fewhead run experiments/overlap.lua --pattern window --s-q 64 --on nvidia-h200", { cwd = "/" })
-    assert.matches("\nus: expected on NVIDIA H200, costs fitted to [^\n]+/share/fewhead/results/nvidia%-h200/packed%.jsonl ", out)
+    assert.matches("\nus: expected on NVIDIA H200, costs fitted to [^\n]+/fewhead/results/nvidia%-h200/packed%.jsonl ", out)
   end)
 
   it("gives Lua modules that plain luajit loads", function()

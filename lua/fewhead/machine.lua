@@ -48,6 +48,7 @@ local function gflop(work, path) return C.fh_work_gflop(work, F.paths[path]) end
 local function add(equations, record)
   local time, shared, case = record.time, record.plan, record.case
   if not time or not shared or record.parity.status ~= "pass" or case.s_q < 1 then return end
+  equations.least = math.min(equations.least or math.huge, case.s_q)
   local work = work_of({
     rows = case.s_q, keys = shared.keys, group = shared.group, groups = shared.groups, entries = shared.entries,
   }, case.h_q, case.d_qk)
@@ -88,8 +89,8 @@ local function read(path)
   if count == 0 then error(path .. ": no record in it", 0) end
   for _, by_heads in pairs(fits) do
     for h, equations in pairs(by_heads) do
-      local whole = {}
-      for name, list in pairs(equations) do whole[name] = fit(list) end
+      local whole = { least = equations.least }
+      for _, name in ipairs { "padded", "gather", "packed", "plan" } do whole[name] = equations[name] and fit(equations[name]) end
       local complete = whole.padded and whole.gather and whole.packed and whole.plan
       by_heads[h] = complete and whole or nil
     end
@@ -140,18 +141,19 @@ end
 
 local function path_cost(x, factor) return ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us * (factor or 1)) end
 
--- The fewest measured heads from h_q up.
-local function nearest(by_heads, h_q)
+-- The fewest heads from h_q up that were measured with so few rows. What a call takes however small it is cannot be learned from
+-- large ones; what more rows add can.
+local function nearest(by_heads, h_q, rows)
   local best
-  for heads in pairs(by_heads or {}) do
-    if heads >= h_q and (not best or heads < best) then best = heads end
+  for heads, found in pairs(by_heads or {}) do
+    if heads >= h_q and found.least <= rows and (not best or heads < best) then best = heads end
   end
   return best
 end
 
---- The costs at a head count: fh_policy cdata with the cost of plans in it; nil and the reason where nothing says. Of heads that
--- were not measured those of the next more are taken: tiles are multiplied whole.
-function Machine:costs(h_q, d_qk)
+--- The costs at a head count, of chunks with `rows` rows or more: fh_policy cdata; nil and the reason where nothing says. Of
+-- heads that were not measured those of the next more are taken: tiles are multiplied whole.
+function Machine:costs(h_q, d_qk, rows)
   local policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
   if self.policy then
     if self.kind == "cuda" and h_q > DEFAULT_HEADS then
@@ -162,8 +164,10 @@ function Machine:costs(h_q, d_qk)
     return policy
   end
   local by_heads = self.fits[d_qk]
-  local heads = nearest(by_heads, h_q)
-  if not heads then return nil, ("nothing measured at %d heads or more, d %d"):format(h_q, d_qk) end
+  local heads = nearest(by_heads, h_q, rows)
+  if not heads then
+    return nil, ("nothing measured with %d heads or more and %d rows or fewer, d %d"):format(h_q, rows, d_qk)
+  end
   local found = by_heads[heads]
   policy.padded, policy.packed = path_cost(found.padded), path_cost(found.packed)
   policy.gather = path_cost(found.gather, heads / h_q)
@@ -177,7 +181,7 @@ end
 -- and the reason where nothing says.
 function Machine:predict(work, h_q, d_qk, shared)
   d_qk, shared = d_qk or 512, shared or 1
-  local policy, reason = self:costs(h_q, d_qk)
+  local policy, reason = self:costs(h_q, d_qk, work.rows)
   if not policy then return nil, reason end
   local given, us, choice = work_of(work, h_q, d_qk), ffi.new("double[?]", C.FH_PATHS), ffi.new("int32_t[1]")
   assert(F.check(C.fh_policy_choose(policy, given, 0, choice, us)))
@@ -189,13 +193,12 @@ function Machine:predict(work, h_q, d_qk, shared)
   return best, found
 end
 
---- The root mean square of the relative error of the fits at a head count: { padded =, .. } | nil for built-in costs.
-function Machine:errors(h_q, d_qk)
-  local heads = self.fits and nearest(self.fits[d_qk], h_q)
+--- The largest root mean square of the relative error of the fits behind a prediction; nil for built-in costs.
+function Machine:error(h_q, d_qk, rows)
+  local heads = self.fits and nearest(self.fits[d_qk], h_q, rows)
   if not heads then return nil end
-  local errors = {}
-  for path, x in pairs(self.fits[d_qk][heads]) do errors[path] = x.error end
-  return errors
+  local found = self.fits[d_qk][heads]
+  return math.max(found.padded.error, found.gather.error, found.packed.error, found.plan.error)
 end
 
 --- Queries of a packed group at h_q heads.
