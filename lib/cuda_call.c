@@ -1,5 +1,8 @@
 /* Calls on CUDA: which kernel a path is, what it costs and what it did, as far as the host can know. */
+#include <math.h>
+
 #include "cuda_back_end.h"
+#include "groups.h"
 
 typedef struct kernel {
   const char *name;
@@ -156,45 +159,76 @@ fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memor
 
 /* ---- Costs ---------------------------------------------------------------------------------------------------------------- */
 
-/* Measured on an H200 (bench-gpu): d_qk 512, topk 640, s_q 64 .. 8192, lists full. The gather kernel by the heads that it
- * computes at once; padded and packed multiply 64 rows a tile whatever they hold. */
-static const struct { int32_t heads; fh_path_cost cost; } gather_costs[] = {
-    {8, {7.5, 0.0, 7.86}},
-    {16, {7.5, 0.0, 4.89}},
-    {32, {7.5, 0.0, 4.86}},
+/* Measured on an H200: d_qk 512, topk 640, lists full, calls that fill the device. By the heads that the kernel computes at once
+ * (gather) or has to store (padded, which multiplies 64 whatever they are). */
+static const struct { int32_t heads, ctas; fh_path_cost cost; } gather_costs[] = { /* ctas: that share a multiprocessor */
+    {8, 2, {5.3, 0.0, 7.86}},
+    {16, 2, {4.5, 0.0, 4.89}},
+    {32, 1, {4.0, 0.0, 4.86}},
 };
-static const fh_path_cost padded_cost = {9.5, 0.0, 1.53};
-static const fh_path_cost packed_cost = {10.0, 0.022, 1.76};
-static const fh_path_cost plan_cost = {9.0, 0.018, 0.0};
+static const struct { int32_t heads; fh_path_cost cost; } padded_costs[] = {
+    {8, {5.2, 0.0, 1.53}}, {16, {5.2, 0.0, 1.64}}, {32, {5.2, 0.0, 1.71}}, {64, {5.2, 0.0, 1.85}},
+};
+static const fh_path_cost packed_cost = {3.4, 0.0265, 1.63};
+static const fh_path_cost plan_cost = {10.0, 0.018, 0.0}; /* and finding nothing to pack */
+static const double SPLIT_US = 10.6; /* what combining the parts of split unions adds to a call */
+/* A row takes this part of its time in a full device where a cluster shares it, and where it has a multiprocessor to itself. */
+static const double ROW_SHARED = 0.25, ROW_ALONE = 0.65;
+
+/* How much longer units take than in a device that is always full: the last wave takes as long as the others. */
+static double in_waves(double units, double slots) {
+  return units > 0 ? ceil(units / slots) * slots / units : 1;
+}
 
 /* us per GFLOP of the call's own heads: the kernel multiplies more of them. */
-static fh_path_cost gather_cost(const kernel *k, const fh_call *call) {
+static fh_path_cost gather_cost(const fh_device *device, const fh_call *call) {
+  const double rows = (double)call->s_q, multiprocessors = fh_cuda_of(device)->gpu.multiprocessors;
   fh_call native = *call;
   native.path = FH_GATHER;
-  const int32_t heads = heads_of(k, &native);
+  const int32_t heads = heads_of(kernel_of(device, FH_GATHER), &native);
   size_t i = 0;
   while (i + 1 < sizeof gather_costs / sizeof *gather_costs && gather_costs[i].heads < heads) i++;
+  const double slots = multiprocessors * gather_costs[i].ctas;
   fh_path_cost cost = gather_costs[i].cost;
   cost.gflop_us *= (double)heads / call->h_q;
+  if (!is_sm90(device)) return cost;
+  cost.gflop_us *= in_waves(rows, slots);
+  if (rows * FHK_SM90_GATHER_CLUSTER <= multiprocessors) cost.gflop_us *= ROW_SHARED;
+  else if (gather_costs[i].ctas == 2 && rows <= multiprocessors) cost.gflop_us *= ROW_ALONE;
+  return cost;
+}
+
+static fh_path_cost padded_cost(const fh_device *device, const fh_call *call) {
+  size_t i = 0;
+  if (!is_sm90(device)) { /* it is the gather kernel over h_pad heads */
+    fh_call whole = *call;
+    whole.h_q = whole.h_pad = sm90_padded.block;
+    return gather_cost(device, &whole);
+  }
+  while (i + 1 < sizeof padded_costs / sizeof *padded_costs && padded_costs[i].heads < call->h_q) i++;
+  fh_path_cost cost = padded_costs[i].cost;
+  const double tiles = (double)call->s_q * call->h_pad / sm90_padded.block;
+  cost.gflop_us *= in_waves(tiles, fh_cuda_of(device)->gpu.multiprocessors);
   return cost;
 }
 
 void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *policy) {
-  const kernel *gather = kernel_of(device, FH_GATHER);
+  const fhk_gpu *gpu = &fh_cuda_of(device)->gpu;
   fh_call one;
   if (!call) {
     fh_call_init(&one, 0, 0, 8, 512, 0);
+    one.h_pad = sm90_padded.block;
     one.group = sm90_packed.block / one.h_q;
     call = &one;
   }
-  policy->gather = gather_cost(gather, call);
-  policy->padded = padded_cost;
-  if (!is_sm90(device)) { /* padded is the gather kernel over h_pad heads */
-    fh_call whole = *call;
-    whole.h_q = whole.h_pad = sm90_padded.block;
-    policy->padded = gather_cost(gather, &whole);
-  }
+  policy->gather = gather_cost(device, call);
+  policy->padded = padded_cost(device, call);
   policy->packed = packed_cost;
-  policy->packed.gflop_us *= (double)sm90_packed.block / (call->group * call->h_q);
   policy->plan = plan_cost;
+  const int32_t splits = fhk_sm90_packed_splits(gpu, call);
+  const double groups = (double)fh_groups_most(call->s_q, call->requests, call->group);
+  const double waves = in_waves(groups * splits, gpu->multiprocessors);
+  policy->packed.unit_us *= splits * waves;
+  policy->packed.gflop_us *= waves * sm90_packed.block / (call->group * call->h_q);
+  if (splits > 1) policy->packed.call_us += SPLIT_US;
 }

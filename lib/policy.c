@@ -102,10 +102,10 @@ fh_status fh_policy_packs(const fh_policy *policy, const fh_work *work, int32_t 
   if (planned != 0 && planned != 1) return fh_fail(FH_ERR_ARGUMENT, "planned: got %d, wanted 0 or 1", (int)planned);
   w.entries = w.groups ? (w.keys + w.group - 1) / w.group : 0;
   compare(&costs, &w, row_invariant, us);
-  const double rows = us[FH_GATHER] < us[FH_PADDED] ? us[FH_GATHER] : us[FH_PADDED];
-  const double plan = planned ? 0 : microseconds(&costs.plan, w.groups, gflop(&w, FH_GATHER));
-  *packs = us[FH_PACKED] + plan < rows && rows - us[FH_PACKED] - plan >= plan &&
-           (planned || rows + plan <= us[FH_PADDED] * (1 + AUTO_MARGIN));
+  const int gathers = us[FH_GATHER] < us[FH_PADDED];
+  const double rows = us[gathers ? FH_GATHER : FH_PADDED], start = (gathers ? costs.gather : costs.padded).call_us;
+  const double plan = planned ? 0 : microseconds(&costs.plan, w.groups, gflop(&w, FH_GATHER)), saved = rows - us[FH_PACKED] - plan;
+  *packs = saved > 0 && saved >= (planned ? start : plan) && (planned || rows + plan <= us[FH_PADDED] * (1 + AUTO_MARGIN));
   return FH_OK;
 }
 

@@ -33,6 +33,10 @@ FHK_KERNEL_FAMILY(sm90_packed)        /* wgmma, group * h_q <= 64 rows on M; wit
 
 #undef FHK_KERNEL_FAMILY
 
+/* CTAs that share a row of few in sm90_gather, and parts that sm90_packed makes of each union of few: 1 and more. */
+enum { FHK_SM90_GATHER_CLUSTER = 8 };
+int32_t fhk_sm90_packed_splits(const fhk_gpu *gpu, const fh_call *call);
+
 /* The plan (portable/plan, sm_80 and up): call->group is set and group * topk < 2^31. `bytes` says what `memory` must hold, 64-byte
  * aligned. `build` fills *plan (struct_size too) before it returns, and the arrays in stream order. */
 int fhk_plan_prepare(void);

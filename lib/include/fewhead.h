@@ -478,7 +478,8 @@ fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t
  * How FH_AUTO begins, before it knows what the lists share: *packs is 1 where it lets a plan say which groups are packed
  * (fh_plan.packed_from), 0 where it takes the cheaper of padded and gather for all rows. work->entries is not read: at best all
  * lists of a group are one list.
- *  - planned 1, on a plan that is there: where packing would at best be cheaper.
+ *  - planned 1, on a plan that is there: where packing at best saves the call_us of those rows, which begin once more where only
+ *    some groups are packed.
  *  - planned 0, where the plan would have to be built: where what packing saves at best, the plan paid, is at least what a plan
  *    costs in vain; and where that cost on top of all rows one by one comes to no more than 1.02 times padded. So lists that share
  *    nothing do not make it slower than padding, beyond what two runs of padding differ by.

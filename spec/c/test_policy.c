@@ -128,16 +128,24 @@ static void packing(void) {
   fh_work work = some_work();
   work.entries = 1 << 30; /* what the lists share is not known yet */
   /* rows one by one 100, padded 120; packed at best 60 */
-  fh_policy policy = {sizeof policy, {120, 0, 0}, {100, 0, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
+  fh_policy policy = {sizeof policy, {120, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
   CHECK_INT(packs(&policy, &work, 1), 1);
   CHECK_INT(packs(&policy, &work, 0), 1);
+  for (int more = 0; more < 2; more++) { /* a plan that is there is paid for, but rows begin once more: 100 - 60 against that */
+    fh_policy begun = policy;
+    begun.gather = (fh_path_cost){39.9 + 0.2 * more, (60.1 - 0.2 * more) / 1000, 0};
+    begun.plan = (fh_path_cost){1000, 0, 0};
+    CHECK_INT(packs(&begun, &work, 1), !more);
+    begun.gather.call_us = 130; /* then it is padded that begins */
+    begun.padded = (fh_path_cost){39.9 + 0.2 * more, (60.1 - 0.2 * more) / 1000, 0};
+    CHECK_INT(packs(&begun, &work, 1), !more);
+  }
   for (int part = 0; part < 3; part++) { /* a plan for 20 in vain: 100 + 20 is padded, and 20 are left to gain; each kind of cost */
     for (int more = 0; more < 2; more++) {
       policy.padded.call_us = 120;
       const double us = 19.9 + 0.2 * more;
       policy.plan = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};
       CHECK_INT(packs(&policy, &work, 0), !more);
-      CHECK_INT(packs(&policy, &work, 1), 1); /* one that is there is paid for */
       /* the other condition alone: 100 + 19.9 or 20.1 against 1.02 times padded */
       policy.packed.call_us = 0;
       policy.padded.call_us = 120 / 1.02;
@@ -154,9 +162,9 @@ static void packing(void) {
     other.packed.call_us = 49.9;
     CHECK_INT(packs(&other, &work, planned), 1);
     other.gather.call_us = 130; /* then padded is what rows cost one by one */
-    other.padded.call_us = 99.8;
+    other.padded = (fh_path_cost){0, 0.0998, 0};
     CHECK_INT(packs(&other, &work, planned), 0);
-    other.padded.call_us = 100;
+    other.padded.unit_us = 0.1;
     CHECK_INT(packs(&other, &work, planned), 1);
     int32_t answer = -1;
     CHECK_INT(fh_policy_packs(&other, &work, 1, planned, &answer), FH_OK); /* row_invariant */

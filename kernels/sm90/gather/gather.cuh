@@ -24,6 +24,7 @@
 #ifndef FEWHEAD_KERNELS_SM90_GATHER_CUH
 #define FEWHEAD_KERNELS_SM90_GATHER_CUH
 
+#include "cuda/cuda.h"
 #include "cuda/rows.cuh"
 
 namespace fhk {
@@ -34,7 +35,7 @@ constexpr int kDv = 512;          /* columns of V */
 constexpr int kValueChunks = kDv / 64;
 constexpr int kThreads = 256;     /* warps 0..3 consume, 4..7 produce */
 constexpr int kConsumerRegs = 184, kProducerRegs = 72; /* with two CTAs an SM: 128 * (184 + 72) = half of 65536 */
-constexpr int kMaxCluster = 8;    /* the largest portable cluster */
+constexpr int kMaxCluster = FHK_SM90_GATHER_CLUSTER; /* 8, the largest portable cluster */
 
 /* What d_qk and the head block decide. kHeads is 8, 16 or 32. */
 template <int kD, int kHeads>
@@ -584,11 +585,13 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kHeads>::kCtas) kernel(con
   end();
 }
 
-/* How many CTAs share an item so that few items still fill the device: up to one CTA a multiprocessor. Two would fit, but clusters are
- * placed whole, and filling every slot with them took a second wave (64 queries: 15.0 us in pairs, 23.3 us in fours). */
-inline uint32_t cluster_size(int64_t items, int64_t tiles, int64_t multiprocessors) {
+/* How many CTAs share an item so that few items still fill the device. Clusters are placed whole, and filling every slot with them
+ * takes a second wave: half of what would fit where two CTAs share a multiprocessor (64 queries, 8 heads: 15.0 us in pairs, 23.3 us in
+ * fours), three quarters where each has one to itself (16 queries, 32 heads: 33 us in eights that need them all). */
+inline uint32_t cluster_size(int64_t items, int64_t tiles, int64_t multiprocessors, int ctas) {
+  const int64_t most = ctas == 2 ? multiprocessors : multiprocessors * 3 / 4;
   uint32_t size = 1;
-  while (size < kMaxCluster && items * size * 2 <= multiprocessors && size * 2 <= tiles) size *= 2;
+  while (size < kMaxCluster && items * size * 2 <= most && size * 2 <= tiles) size *= 2;
   return size;
 }
 
@@ -609,7 +612,8 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   p.head_blocks = static_cast<int32_t>(head_blocks);
   /* A split adds up in another order, so a row that must not depend on how many rows there are is never split; nor is one where
    * the host does not know how many there are. */
-  p.cluster = call->row_invariant || some ? 1 : cluster_size(items, (call->topk + kTile - 1) / kTile, multiprocessors);
+  p.cluster = call->row_invariant || some ? 1
+                                         : cluster_size(items, (call->topk + kTile - 1) / kTile, multiprocessors, X::kCtas);
   const int64_t slots = static_cast<int64_t>(multiprocessors) * X::kCtas;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.cluster > 1 ? items * p.cluster : items < slots ? items : slots));

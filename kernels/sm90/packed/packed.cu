@@ -22,6 +22,10 @@ int fhk_sm90_packed_prepare(void) {
   return cudaSuccess;
 }
 
+int32_t fhk_sm90_packed_splits(const fhk_gpu *gpu, const fh_call *call) {
+  return sm90_packed::splits_of(call, gpu->multiprocessors);
+}
+
 /* The workspace: a plan where the call brings none, then the partial results of split unions. */
 static uint64_t own_plan_bytes(const fhk_gpu *gpu, const fh_call *call) {
   constexpr uint64_t kLine = 256;
