@@ -52,33 +52,29 @@ static fh_status said(const fh_provider *provider, fh_status status, const char 
 
 /* ---- Loading -------------------------------------------------------------------------------------------------------------- */
 
-/* The table's own copy of the library at path, or NULL and a message. */
-static const void *find_table(const char *path, const char *quoted) {
-  char text[FH_PROVIDER_TEXT] = "", *file = NULL;
+/* The table in the library at path, which stays loaded. */
+static fh_status find_table(const char *path, const char *quoted, const void **table) {
+  char text[FH_PROVIDER_TEXT], *file = NULL;
   /* The loader would look for a bare name in the system's folders. */
-  if (asprintf(&file, "%s%s", strchr(path, '/') ? "" : "./", path) < 0) {
-    fh_fail(FH_ERR_MEMORY, "provider: the system refused memory for the path");
-    return NULL;
-  }
+  if (asprintf(&file, "%s%s", strchr(path, '/') ? "" : "./", path) < 0)
+    return fh_fail(FH_ERR_MEMORY, "path: the system refused memory for a copy");
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  free(file);
   if (!library) {
     snprintf(text, sizeof text, "%s", dlerror());
-    fh_fail(FH_ERR_ARGUMENT, "path: got %s, wanted a shared library that loads (%s)", quoted, one_line(text));
-    free(file);
-    return NULL;
+    return fh_fail(FH_ERR_ARGUMENT, "path: got %s, wanted a shared library that loads (%s)", quoted, one_line(text));
   }
-  free(file);
-  const void *table = dlsym(library, SYMBOL);
-  if (!table) fh_fail(FH_ERR_ARGUMENT, "path: got %s, wanted a plug-in: it exports no %s", quoted, SYMBOL);
+  *table = dlsym(library, SYMBOL);
   dlclose(library); /* RTLD_NODELETE: it stays */
-  return table;
+  if (!*table) return fh_fail(FH_ERR_ARGUMENT, "path: got %s, wanted a plug-in: it exports no %s", quoted, SYMBOL);
+  return FH_OK;
 }
 
 static fh_status check_number(const char *quoted, const char *name, uint64_t got, uint64_t low, uint64_t high) {
   if (got >= low && got <= high) return FH_OK;
   return fh_fail(FH_ERR_VERSION,
-                 "plug-in %s: %s: got %" PRIu64 ", wanted %" PRIu64 " .. %" PRIu64 "; build it with this library's header", quoted,
-                 name, got, low, high);
+                 "plug-in %s: %s: got %" PRIu64 ", wanted %" PRIu64 " .. %" PRIu64 "; build it with this library's header",
+                 quoted, name, got, low, high);
 }
 
 static int is_name(const char *name) {
@@ -100,7 +96,7 @@ static fh_status read_table(const void *given, const char *quoted, fh_provider_t
   status = check_number(quoted, "struct_size", bytes, offsetof(fh_provider_table, collect), sizeof *table);
   if (status) return status;
   memset(table, 0, sizeof *table);
-  memcpy(table, given, bytes);
+  memcpy(table, given, bytes - bytes % sizeof(void *)); /* no pointer is cut */
   if ((status = check_number(quoted, "call_bytes", table->call_bytes, offsetof(fh_call, lse), sizeof(fh_call))) ||
       (status = check_number(quoted, "info_bytes", table->info_bytes, offsetof(fh_device_info, name), sizeof(fh_device_info))))
     return status;
@@ -131,14 +127,13 @@ fh_status fh_provider_load(const char *path, const char *options, fh_provider **
   char quoted[FH_QUOTED], text[FH_PROVIDER_TEXT] = "";
   if (!path) return fh_fail_null("path");
   if (!provider) return fh_fail_null("provider");
-  fh_quote(path, quoted);
-  const void *given = find_table(path, quoted);
-  if (!given) return FH_ERR_ARGUMENT;
+  const void *given = NULL;
+  fh_status status = find_table(path, fh_quote(path, quoted), &given);
+  if (!given) return status;
   fh_provider *loaded = calloc(1, sizeof *loaded);
   if (!loaded) return fh_fail(FH_ERR_MEMORY, "provider: the system refused %zu bytes for the handle", sizeof *loaded);
   atomic_init(&loaded->references, 1);
-  fh_status status = read_table(given, quoted, &loaded->table);
-  if (!status) {
+  if (!(status = read_table(given, quoted, &loaded->table))) {
     describe(loaded);
     if (loaded->table.open) status = said(loaded, loaded->table.open(options ? options : "", &loaded->state, text), "open", text);
   }

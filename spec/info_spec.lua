@@ -44,9 +44,14 @@ describe("fewhead info", function()
     assert.is_truthy(out:find("VLLM_DSV41_FEWHEAD_MIN_SQ=a?[2Jb (native heads from this s_q up)", 1, true), out)
   end)
 
+  it("says whether there is a FlashMLA, and where it looked", function()
+    assert.matches("^not found: FEWHEAD_FLASHMLA: got \"/no/where\", wanted ", row(info({}, { FEWHEAD_FLASHMLA = "/no/where" }),
+      "FlashMLA"))
+  end)
+
   it("says that no setting is set", function()
     assert.equal("none of fewhead's variables is set", row(info({}, { FEWHEAD_TRACE = false, FEWHEAD_LIB = false,
-      FEWHEAD_DEVICE = false }), "settings"))
+      FEWHEAD_DEVICE = false, FEWHEAD_FLASHMLA = false }), "settings"))
   end)
 
   it("shows the gate in force", function()

@@ -72,7 +72,7 @@ describe("make install", function()
     sh("cc -std=c11 -Wall -Wextra -Werror -shared -fPIC -O2 -o loops.so loops.c $(pkg-config --cflags fewhead) -lm",
       { cwd = folder, env = { PKG_CONFIG_PATH = prefix .. "/lib/pkgconfig" } })
     local out = sh(prefix .. "/bin/fewhead run experiments/layouts.lua --provider loops=loops.so --s-q 2 --seconds 0 "
-      .. "--layout vllm", { cwd = folder, env = { FEWHEAD_LIB = false } })
+      .. "--layout vllm", { cwd = folder, env = { FEWHEAD_LIB = false, FEWHEAD_DEVICE = "cpu" } })
     assert.matches("\ns_q +padded +gather +packed +loops +.-\n +2 +.- pass ", out)
   end)
 

@@ -510,8 +510,8 @@ typedef struct fh_provider_info {
 
 /* Load the file at `path` (without a slash: in the current folder) and open it with `options` (NULL: none), which it alone
  * understands. FH_ERR_ARGUMENT for a file that does not load, with the loader's own words, or is no plug-in; FH_ERR_VERSION for one
- * made for another ABI or with other structs; what its open fails with. The file stays loaded until the process ends: what it
- * started may outlive it. Loading it again opens it again. */
+ * made for another ABI or with other structs; what its open fails with. The file stays loaded until the process ends, for
+ * what it started may outlive the handle: loading it again opens it again, and does not see that the file was built anew. */
 fh_status fh_provider_load(const char *path, const char *options, fh_provider **provider);
 
 /* Give the handle back and set it to NULL. The plug-in closes when its last job has gone too. */

@@ -86,9 +86,9 @@ typedef struct fh_provider_table {
   const char *name;     /* 1 .. 31 letters, digits, '.', '_', '-', the first one a letter: what records call it */
   const char *version;  /* of the plug-in, one line, not empty */
 
-  /* What lasts as long as the provider. options is the text given to fh_provider_load, "" for none. *state comes NULL and may stay
-   * so. On success text may say what was found ("vllm 0.24.0, torch 2.11.0+cu130"), which goes into records beside the version.
-   * NULL: nothing to open. */
+  /* What lasts as long as the provider. options is the text given to fh_provider_load, "" for none. *state comes NULL and may
+   * stay so. On success text may say what was found ("vllm 0.24.0, torch 2.11.0+cu130"), which goes into records beside the
+   * version. NULL: nothing to open. */
   fh_status (*open)(const char *options, void **state, char *text);
 
   /* Undo open. Every job has been released. May be NULL. */

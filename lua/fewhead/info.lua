@@ -5,6 +5,7 @@
 --     os.exit(info.main { "--device", "cpu" }, true)
 local device = require "fewhead.device"
 local exit = require "fewhead.exit"
+local flashmla = require "fewhead.flashmla"
 local F = require "fewhead.ffi"
 local gate = require "fewhead.gate"
 local options = require "fewhead.options"
@@ -29,6 +30,7 @@ local settings = {
   { "FEWHEAD_THREADS", "threads of the CPU device" },
   { "FEWHEAD_ISA", "instruction set of the CPU device" },
   { "FEWHEAD_FORCE_PORTABLE", "1: CUDA devices keep to the kernels that run on any of them" },
+  { "FEWHEAD_FLASHMLA", "the library with FlashMLA in it, or a folder that holds it" },
   { "FEWHEAD_TRACE", "1: errors with a stack trace" },
   { gate.PREFILL, "0: native heads off" },
   { gate.MIN_SQ, "native heads from this s_q up" },
@@ -96,6 +98,9 @@ function M.main(argv)
   end
   if name ~= "" then row(name, "none of fewhead's variables is set") end
 
+  local found, absent = flashmla.find()
+  row("FlashMLA", found and ("found: %s, %s"):format(found.package, found.extension) or "not found: "
+    .. absent:gsub("^no FlashMLA: ", ""))
   row("readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
     or "not found: the prompt reads plain lines")
   return 0
