@@ -5,8 +5,9 @@
 --     local run = assert(c:runner("packed"))
 --     print(#c.layers, #c.lists, run())                 --> 40  9  0
 --
--- Every layer has q, KV and outputs of its own, every list is drawn anew. A path that works on plans builds each list's plan
--- once, before the first layer that uses it. On a GPU a chunk is one launch of a graph; a CPU does the same one after another.
+-- Every layer has q, KV and outputs of its own, as far as the memory goes; every list is drawn anew. A path that works on plans
+-- builds each list's plan once, before the first layer that uses it. On a GPU a chunk is one launch of a graph; a CPU does the
+-- same one after another.
 local case = require "fewhead.case"
 local device = require "fewhead.device"
 local graph = require "fewhead.graph"
@@ -93,48 +94,57 @@ local function problem_of(self, list, buffers)
   return problem.wrap(c, self.device, slices, list.keys, self.layers[#self.layers] and self.layers[#self.layers].problem)
 end
 
+-- The plan of a list, where the device packs, and what builds it again for each path: true | nil, err.
+local function add_plan(self, list)
+  if not self.device:has_path("packed", list.case.h_q) then return true end
+  list.problem = problem_of(self, list, self.buffers[1]) -- what the plan reads
+  local err
+  list.plan, err = plan.build(list.problem)
+  if not list.plan then return nil, err end
+  list.rebuild = {}
+  for path in pairs(ON_PLANS) do
+    list.rebuild[path], err = list.plan:rebuilder(list.problem, path == "auto" and path or "packed")
+    if not list.rebuild[path] then return nil, err end
+  end
+  return true
+end
+
+-- How many layers can have buffers of their own beside what is there already.
+local function buffers_that_fit(self)
+  local memory, used = self.device:info().memory_bytes, 0
+  if memory == 0 then return math.huge end -- not known
+  for _, list in ipairs(self.lists) do
+    used = used + list.indices.storage.bytes + (list.plan and list.plan.memory.storage.bytes or 0)
+  end
+  return math.max(1, math.floor((memory * MEMORY_SHARE - used) / self.buffers[1].bytes))
+end
+
 -- Lists, plans, buffers and layers of a chunk: true | nil, err.
 local function fill(self, o, base)
-  local err
+  local ok, err
   for i, list in ipairs(base.lists) do
     local c = case_of(o, base, i, list)
     self.lists[i], err = draw(c, self.device)
     if not self.lists[i] then return nil, err end
-    self.lists[i].case, self.lists[i].ratio, self.lists[i].count = c, list.ratio, list.layers
+    self.lists[i].case, self.lists[i].ratio, self.lists[i].layers = c, list.ratio, {}
   end
   self.buffers[1], err = make_buffers(self, 1)
   if not self.buffers[1] then return nil, err end
-
-  local used = 0
   for _, list in ipairs(self.lists) do
-    if self.device:has_path("packed", list.case.h_q) then
-      list.problem = problem_of(self, list, self.buffers[1]) -- what its plan reads
-      list.plan, err = plan.build(list.problem)
-      list.rebuild = {}
-      for path in pairs(ON_PLANS) do
-        if list.plan then list.rebuild[path], err = list.plan:rebuilder(list.problem, path == "auto" and path or "packed") end
-        if not list.rebuild[path] then return nil, err end
-      end
-      used = used + list.plan.memory.storage.bytes
-    end
-    used = used + list.indices.storage.bytes
+    ok, err = add_plan(self, list)
+    if not ok then return nil, err end
   end
-
-  local memory = self.device:info().memory_bytes
-  local fitting = memory > 0 and math.floor((memory * MEMORY_SHARE - used) / self.buffers[1].bytes) or math.huge
-  local count = math.min(o.buffers or base.layers, base.layers, math.max(1, fitting))
+  local count = math.min(o.buffers or base.layers, base.layers, buffers_that_fit(self))
   for i = 2, count do
     self.buffers[i], err = make_buffers(self, i)
     if not self.buffers[i] then return nil, err end
   end
-
-  for _, list in ipairs(self.lists) do
-    list.layers = {}
-    for i = 1, list.count do
+  for i, list in ipairs(self.lists) do
+    for k = 1, base.lists[i].layers do
       local number = #self.layers + 1
       local buffers = self.buffers[(number - 1) % count + 1]
       local layer = { number = number, problem = problem_of(self, list, buffers), outputs = buffers.outputs }
-      self.layers[number], list.layers[i] = layer, layer
+      self.layers[number], list.layers[k] = layer, layer
     end
   end
   return true
@@ -236,8 +246,8 @@ function Chunk:check(path, run, wants)
     local list = self.lists[i]
     local last = list.layers[#list.layers]
     if ok and last.number + #self.buffers <= #self.layers then
-      last.outputs:poison()
-      ok, err = finish(self, sequence(assert(self:steps(path, i))))
+      ok, err = last.outputs:poison()
+      if ok then ok, err = finish(self, sequence(assert(self:steps(path, i)))) end
     end
     if not ok then return nil, err end
     results[i] = parity.judge(last.problem, last.outputs, wants[i])

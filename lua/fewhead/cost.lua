@@ -121,20 +121,29 @@ local function units(path, s_q, group)
   return path == "packed" and math.ceil(s_q / group) or s_q
 end
 
--- call_us, unit_us, gflop_us and the root mean square of the relative error that fit one path's records.
-local function fit_path(path, records, heads)
+--- The costs that fit measured points { us =, units =, gflop = } best, each divided by its time, so that small chunks count as
+-- much as large ones: { call_us =, unit_us =, gflop_us =, error = root mean square of the relative error }.
+function M.line(points)
   local rows, want = {}, {}
-  for _, record in ipairs(records) do
-    local case = record.case
-    if record.path == path and record.time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
-      -- each equation divided by its time, so that small chunks count as much as large ones
-      local t = record.time.median_us
-      rows[#rows + 1] = { 1 / t, units(path, case.s_q, group_of(heads)) / t, record.work.executed_flops / 1e9 / t }
-      want[#want + 1] = 1
-    end
+  for i, point in ipairs(points) do
+    rows[i], want[i] = { 1 / point.us, point.units / point.us, point.gflop / point.us }, 1
   end
   local x, err = M.nnls(rows, want)
   return { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #rows) }
+end
+
+-- The costs of one path in the records.
+local function fit_path(path, records, heads)
+  local points = {}
+  for _, record in ipairs(records) do
+    local case = record.case
+    if record.path == path and record.time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
+      points[#points + 1] = {
+        us = record.time.median_us, units = units(path, case.s_q, group_of(heads)), gflop = record.work.executed_flops / 1e9,
+      }
+    end
+  end
+  return M.line(points)
 end
 
 --- Learn from a curve of fewhead.curve: its medians are interpolated, and the policy is fitted to them or, better, to all

@@ -26,7 +26,6 @@ local PATHS = { "padded", "gather", "packed" }
 local GATHER_HEADS = 8
 -- Heads that fh_policy_default's costs are for.
 local DEFAULT_HEADS = 8
-local TILE_ROWS = 64
 local D_V = 512
 
 -- ---- Work -------------------------------------------------------------------------------------------------------------------
@@ -43,32 +42,23 @@ local function gflop(work, path) return C.fh_work_gflop(work, F.paths[path]) end
 
 -- ---- Evidence ---------------------------------------------------------------------------------------------------------------
 
--- Equations 1 = (call_us + unit_us * units + gflop_us * GFLOP) / measured time, by path: each divided by its time, so that small
--- chunks count as much as large ones.
-local function add(equations, record)
+-- Points of a record for cost.line, by path.
+local function add(points, record)
   local time, shared, case = record.time, record.plan, record.case
   if not time or not shared or record.parity.status ~= "pass" or case.s_q < 1 then return end
-  equations.least = math.min(equations.least or math.huge, case.s_q)
+  points.least = math.min(points.least or math.huge, case.s_q)
   local work = work_of({
     rows = case.s_q, keys = shared.keys, group = shared.group, groups = shared.groups, entries = shared.entries,
   }, case.h_q, case.d_qk)
-  local function equation(path, us, units, product)
-    equations[path] = equations[path] or {}
-    table.insert(equations[path], { 1 / us, units / us, product / us })
-  end
   for _, path in ipairs(PATHS) do
     if record.path == path then
-      equation(path, time.median_us, path == "packed" and shared.groups or case.s_q, gflop(work, path))
+      local units = path == "packed" and shared.groups or case.s_q
+      table.insert(points[path], { us = time.median_us, units = units, gflop = gflop(work, path) })
     end
   end
-  if time.plan_us then equation("plan", time.plan_us, shared.groups, gflop(work, "gather")) end
-end
-
-local function fit(equations)
-  local ones = {}
-  for i = 1, #equations do ones[i] = 1 end
-  local x, err = cost.nnls(equations, ones)
-  return { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #equations), cells = #equations }
+  if time.plan_us then
+    table.insert(points.plan, { us = time.plan_us, units = shared.groups, gflop = gflop(work, "gather") })
+  end
 end
 
 -- A machine from a file of records; raises text for what is wrong with it.
@@ -81,18 +71,19 @@ local function read(path)
     if record.provider == "fewhead" then
       local d, h = record.case.d_qk, record.case.h_q
       fits[d] = fits[d] or {}
-      fits[d][h] = fits[d][h] or {}
+      fits[d][h] = fits[d][h] or { padded = {}, gather = {}, packed = {}, plan = {} }
       add(fits[d][h], record)
       run, count = record.run, count + 1
     end
   end
   if count == 0 then error(path .. ": no record in it", 0) end
   for _, by_heads in pairs(fits) do
-    for h, equations in pairs(by_heads) do
-      local whole = { least = equations.least }
-      for _, name in ipairs { "padded", "gather", "packed", "plan" } do whole[name] = equations[name] and fit(equations[name]) end
-      local complete = whole.padded and whole.gather and whole.packed and whole.plan
-      by_heads[h] = complete and whole or nil
+    for h, points in pairs(by_heads) do
+      local found = { least = points.least }
+      for _, name in ipairs { "padded", "gather", "packed", "plan" } do
+        found[name] = #points[name] > 0 and cost.line(points[name]) or nil
+      end
+      by_heads[h] = found.padded and found.gather and found.packed and found.plan and found or nil
     end
   end
   return setmetatable({ fits = fits, name = run.device, source = path, commit = run.commit }, Machine)
@@ -200,9 +191,6 @@ function Machine:error(h_q, d_qk, rows)
   local found = self.fits[d_qk][heads]
   return math.max(found.padded.error, found.gather.error, found.packed.error, found.plan.error)
 end
-
---- Queries of a packed group at h_q heads.
-function M.group(h_q) return math.max(1, math.floor(TILE_ROWS / h_q)) end
 
 function Machine:__tostring()
   if not self.commit then return ("%s, %s"):format(self.name, self.source) end
