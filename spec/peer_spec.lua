@@ -238,6 +238,18 @@ describe("a peer", function()
     assert.is_true(s.records[4].provider == "loops" and s:rows()[1].native ~= "loops")
   end)
 
+  it("may be called as a column or a field of a record is", function()
+    for _, name in ipairs { "ratio", "s_q", "list" } do
+      local s = assert(sweep {
+        s_q = "2,3", heads = 8, pattern = "window", window = 16, paths = { "padded", "gather", assert(peer.load(loops, name)) },
+        device = dev, min_samples = 4, max_samples = 4,
+      })
+      assert.matches(("^s_q +padded +gather +packed +%s +ratio "):format(name), s:table())
+      local curve = require("fewhead.curve").from(s.records)[1]
+      assert.same({ 2, 3 }, { curve.points[1].s_q, curve.points[2].s_q })
+    end
+  end)
+
   it("stands in padded's place when three answers are compared", function()
     local problem = assert(small():problem(dev))
     local good, wrong = mannered("good"), mannered("wrong", "liar")

@@ -6,6 +6,7 @@
 -- The one question a gate asks of a measurement. Ratios are padded time over native time: above 1, native is faster.
 
 local args = require "fewhead.args"
+local peers = require "fewhead.peer"
 
 local M = {}
 
@@ -125,7 +126,8 @@ function M.from(records, options)
       end
       curve.records[#curve.records + 1] = record
       local point = curve.at[case.s_q] or { s_q = case.s_q }
-      curve.at[case.s_q], point[record.path] = point, record
+      curve.at[case.s_q] = point
+      if peers.is_own(record) then point[record.path] = record end
       if NATIVE[record.path] and (wanted == "best" or wanted == record.path)
         and (not point.native or record.time.median_us < point.native.time.median_us) then
         point.native = record

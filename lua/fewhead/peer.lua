@@ -46,6 +46,9 @@ function M.provider_of(path)
   return "fewhead", require("fewhead").VERSION
 end
 
+--- Whether a record is of one of the library's own paths; old ones do not say.
+function M.is_own(record) return record.provider == nil or record.provider == "fewhead" end
+
 --- Load a plug-in. name: what to call it (default: what it calls itself); options: text that the plug-in understands. Returns the
 -- peer; or nil and one line, for a file that is not there, is no plug-in, was built for another version, or does not open.
 function M.load(path, name, options)

@@ -215,7 +215,7 @@ local function damage(record)
     return ("parity.status: got %s, wanted a string"):format(args.show(record.parity.status))
   end
   if record.time == nil then return nil end
-  local own = record.provider == nil or record.provider == "fewhead" -- a peer need not tell what it executed
+  local own = peers.is_own(record) -- a peer need not tell what it executed
   -- what a record with a time has: { part, its number fields, all above 0 }
   for _, wanted in ipairs {
     { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" },
@@ -289,20 +289,21 @@ end
 
 local PATHS = { "padded", "gather", "packed" }
 
--- Records of one case side by side, in the order the cases came: { case =, padded =, gather =, .., list = all records }; and the
--- names of the peers among them.
+-- Records of one case side by side, in the order the cases came: { case =, padded =, gather =, .., peers = by name, list = all
+-- records }; and the names of the peers among them.
 local function cells_of(records)
   local order, by_key, names, seen = {}, {}, {}, {}
   for _, record in ipairs(records) do
     local key = json.encode(record.case) .. (record.time and record.time.l2 or "")
     local cell = by_key[key]
     if not cell then
-      cell = { case = record.case, list = {} }
+      cell = { case = record.case, peers = {}, list = {} }
       by_key[key], order[#order + 1] = cell, cell
     end
-    cell[record.path] = record
-    if record.provider ~= nil and record.provider ~= "fewhead" and not seen[record.path] then
-      seen[record.path], names[#names + 1] = true, record.path
+    if peers.is_own(record) then cell[record.path] = record
+    else
+      cell.peers[record.path] = record
+      if not seen[record.path] then seen[record.path], names[#names + 1] = true, record.path end
     end
     cell.list[#cell.list + 1] = record
   end
@@ -320,9 +321,9 @@ end
 
 local function percent(share) return ("%.1f %%"):format(100 * share) end
 
---- One row a case and the columns for fewhead.report: s_q, the median of each path and peer, the ratio of padded to the better
--- native path with its verdict, parity over all paths with the largest error, and the waste, the share of the executed FLOPs that
--- multiplied padding, of padded and of that native path.
+--- One row a case and the columns for fewhead.report: s_q, the median of each path and, by number, of each peer, the ratio of
+-- padded to the better native path with its verdict, parity over all paths with the largest error, and the waste, the share of
+-- the executed FLOPs that multiplied padding, of padded and of that native path.
 function Sweep:rows()
   local report = require "fewhead.report"
   local rows, varies, first = {}, {}, {} -- a refused cell may not know all of its case
@@ -344,7 +345,10 @@ function Sweep:rows()
       local error = record and record.parity.max_abs
       if error then row.max_abs = math.max(row.max_abs or 0, error) end
     end
-    for _, name in ipairs(names) do row[name] = cell[name] and cell[name].time and cell[name].time.median_us end
+    for j, name in ipairs(names) do
+      local record = cell.peers[name]
+      row[j] = record and record.time and record.time.median_us
+    end
     row.native = native and native.path
     if native and native.verdict then row.ratio, row.verdict = native.verdict.ratio, native.verdict.verdict end
     row.padded_waste = cell.padded and cell.padded.work and cell.padded.work.waste
@@ -356,9 +360,8 @@ function Sweep:rows()
     if varies[key] then columns[#columns + 1] = { key = key, align = key ~= "h_q" and "left" or nil } end
   end
   columns[#columns + 1] = { key = "s_q" }
-  for _, list in ipairs { PATHS, names } do
-    for _, name in ipairs(list) do columns[#columns + 1] = { key = name, format = report.time } end
-  end
+  for _, path in ipairs(PATHS) do columns[#columns + 1] = { key = path, format = report.time } end
+  for j, name in ipairs(names) do columns[#columns + 1] = { key = j, title = name, format = report.time } end
   for _, column in ipairs {
     { key = "ratio", format = "%.2fx" }, { key = "verdict", align = "left" }, { key = "native", title = "by", align = "left" },
     { key = "parity", align = "left" }, { key = "max_abs", title = "max error", format = "%.1e" },
