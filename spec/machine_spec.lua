@@ -125,7 +125,7 @@ describe("machine", function()
     assert.is_string(choice)
     assert.is_true(found.padded > found.gather and found.gather > 0)
     assert.is_nil(m:error(8, 512, 4096))
-    assert.matches(", the library's built%-in costs$", tostring(m))
+    assert.matches(", the library's built%-in costs %(good for choosing, not for predicting%)$", tostring(m))
   end)
 
   it("is the H200 of the committed evidence", function()

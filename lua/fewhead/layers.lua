@@ -196,7 +196,8 @@ end
 --   prior          rows of the prompt before it; left out, as fh.case has it: an 8192-row prompt that ends with the chunk
 --   pattern        "local" (default; keep = 0.9 of a row's picks are those of the row before) or "csa" (drawn afresh)
 --   layout, seed   "vllm" and 0
---   paths          what is compared, all with the first. Default: padded, gather, packed, auto, as far as the device has them
+--   paths          what is compared, all with the first. Default: padded, gather, packed, auto, as far as the device has them.
+--                  auto is given each list's plan, built for it, whatever it then packs
 --   buffers        how many layers have q, KV and outputs of their own at most (all that fit in half of the device's memory)
 --   device, run    device.default() and a new header; and options of fewhead.timing
 -- Parity is that of the last layer of each list, or of some of its rows, in the outputs of the very run that is timed. Returns an
