@@ -95,7 +95,8 @@ local function of_device(dev)
   local ok, err = F.check(C.fh_policy_default(dev.handle, policy))
   if not ok then return nil, err end
   return setmetatable({
-    policy = policy, kind = dev.kind, name = dev:info().name, source = "the library's built-in costs (good for choosing, not for predicting)",
+    policy = policy, kind = dev.kind, name = dev:info().name,
+    source = "the library's built-in costs (good for choosing, not for predicting)",
   }, Machine)
 end
 
