@@ -49,7 +49,7 @@ local line = progress.new()
 local sweep, failure = interrupt.during(function(pressed)
   return fh.sweep {
     preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
-    paths = { "padded", "native", unpack(opt.provider) }, layout = opt.layout, seed = opt.seed,
+    paths = { "padded", "native", "auto", unpack(opt.provider) }, layout = opt.layout, seed = opt.seed,
     pattern = opt.indices and "file" or opt.pattern, indices = opt.indices,
     cold = opt.cold, seconds = opt.seconds, device = dev,
     file = opt.out .. "/gate_sweep.jsonl", interrupted = pressed,

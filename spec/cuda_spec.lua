@@ -324,18 +324,114 @@ describe("a CUDA device #gpu", function()
       end
     end)
 
-    it("choose gather for few heads, packed for few heads of many rows, padded for full tiles", function()
+    it("leave it to the device which groups of few heads and many rows are packed, and pad full tiles", function()
       for heads, paths in pairs {
-        [1] = { "gather", "packed" }, [8] = { "gather", "packed" }, [16] = { "gather", "packed" },
+        [1] = { "gather", "auto" }, [8] = { "gather", "auto" }, [16] = { "gather", "auto" },
         [64] = { "padded", "padded" }, [128] = { "padded", "padded" },
       } do
         for i, s_q in ipairs { 64, 2048 } do
           local p = problem_of { s_q = s_q, h_q = heads, s_kv = 1000, topk = 640, lengths = "none", layout = "packed" }
           local wanted = dev:has_path("packed", heads) and paths[i] or paths[1]
-          assert.equal(wanted, assert(p:run("auto", assert(p:outputs()))).path)
+          local work = assert(p:run("auto", assert(p:outputs())))
+          assert.same({ wanted, { [wanted] = s_q } }, { work.path, work.by_path })
           p:free()
         end
       end
+    end)
+
+    -- Costs by which about half of the groups of a problem with lists of any length are packed: a group costs what half full
+    -- lists do row by row on `path`.
+    local function halves(p, path)
+      local policy, case_ = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") }), p.case
+      policy.padded.call_us, policy.gather.call_us = 1e9, 1e9
+      policy[path].call_us, policy[path].unit_us = 0, 0
+      policy[path].gflop_us = 1 / (2e-9 * (case_.d_qk + case_.d_v) * (path == "gather" and case_.h_q or case_.h_pad))
+      policy.packed.unit_us = 0.5 * case_.topk * math.floor(64 / case_.h_q)
+      return policy
+    end
+
+    -- The plan of a problem for auto calls by a policy.
+    local function plan_by(p, policy)
+      local priced = setmetatable({}, { __index = p })
+      function priced:bare_call(...) -- luacheck: ignore self
+        local call = p:bare_call(...)
+        call.policy = policy
+        return call
+      end
+      return assert(plan.build(priced, { path = "auto" }))
+    end
+
+    -- An auto call by a policy, with a workspace of its own, on a plan or on one that it builds.
+    local function auto_call(p, outputs, policy, made)
+      local call, bytes = assert(p:call("auto", outputs, { plan = made })), ffi.new("uint64_t[1]")
+      call.policy = policy
+      assert(F.check(C.fh_workspace_bytes(dev.handle, call, bytes)))
+      local workspace = tensor(dev, "i32", { math.max(1, math.ceil(tonumber(bytes[0]) / 4)) })
+      call.workspace, call.workspace_bytes = workspace:data(), bytes[0]
+      return call, workspace
+    end
+
+    it("compute each group of an auto call as the path that its plan names does, bit for bit", function()
+      for heads, path in pairs { [5] = "gather", [8] = "gather", [16] = "gather", [32] = "padded" } do
+        if dev:has_path("packed", heads) then
+          local p = problem_of { s_q = 701, h_q = heads, lengths = "uniform", repeats = true }
+          local policy = halves(p, path)
+          local made = plan_by(p, policy)
+          assert.is_true(made:unpacked() > 0 and made:unpacked() < made.groups)
+          local rows, packed = assert(p:outputs()), assert(p:outputs())
+          assert(p:run(path, rows))
+          assert(p:run("packed", packed, { plan = made }))
+          local order = made:order()
+          for _, own in ipairs { false, true } do
+            local got = assert(p:outputs())
+            local call, workspace = auto_call(p, got, policy, not own and made or nil)
+            assert.equal(0, C.fh_sparse_fwd(dev.handle, call))
+            assert(dev:synchronize())
+            for i, g in ipairs(order) do
+              local first, last = (g - 1) * made.group + 1, math.min(g * made.group, 701)
+              local want = i <= made:unpacked() and rows or packed
+              for _, name in ipairs { "out", "lse", "max_logits" } do
+                assert.is_true(bytes_of(want[name]:slice(1, first, last)) == bytes_of(got[name]:slice(1, first, last)), name)
+              end
+            end
+            assert.is_true((p:intact(got)))
+            workspace:free()
+          end
+          made:free()
+        end
+      end
+    end)
+
+    it("decide anew when a graph runs again on other lists in place", function()
+      if not dev:has_path("packed", 8) then return end
+      local p = problem_of { s_q = 300, lengths = "uniform" }
+      local other = problem_of { s_q = 300, lengths = "uniform", seed = 9 }
+      local policy, got, want = halves(p, "gather"), assert(p:outputs()), assert(p:outputs())
+      local call, workspace = auto_call(p, got, policy)
+      local again, more = auto_call(p, want, policy)
+      local box = ffi.gc(ffi.new("fh_graph *[1]"), C.fh_graph_free)
+      assert(F.check(C.fh_graph_begin(dev.handle, nil)))
+      assert.equal(0, C.fh_sparse_fwd(dev.handle, call))
+      assert(F.check(C.fh_graph_end(dev.handle, nil, box)))
+      local unpacked = {}
+      for i = 1, 2 do
+        if i == 2 then
+          p.indices:copy_from(other.indices)
+          p.topk_length:copy_from(other.topk_length)
+        end
+        assert(got:poison())
+        assert.equal(0, C.fh_graph_launch(box[0], nil))
+        assert.equal(0, C.fh_sparse_fwd(dev.handle, again))
+        assert(dev:synchronize())
+        assert.is_true(same_outputs(want, got))
+        local made = plan_by(p, policy)
+        unpacked[i] = { unpack(made:order(), 1, made:unpacked()) }
+        made:free()
+      end
+      assert.is_true(#unpacked[1] > 0 and #unpacked[2] > 0)
+      assert.is_not.same(unpacked[1], unpacked[2])
+      workspace:free()
+      more:free()
     end)
 
     it("count what the host can know: rows exactly, the rest as if lists were full", function()

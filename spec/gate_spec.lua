@@ -344,6 +344,27 @@ describe("gate.fit", function()
     assert.equal(3, #g.curves)
   end)
 
+  it("says what auto is worth where it was measured, its plan included", function()
+    local list = records { [64] = 0.5, [128] = 2, [256] = 2 }
+    local packed = record("packed", 256, 100 * 256 / 4)
+    packed.time.plan_us = 100 * 256 / 20 -- 0.3 of padded with its plan
+    list[#list + 1] = packed
+    assert.is_nil(gate.fit(list).auto)
+    -- padded at 64, gather at 128, packed with half its plan again at 256
+    local took = { [64] = 100 * 64 * 1.005, [128] = 100 * 64, [256] = 100 * 256 * 0.33 }
+    for s_q, us in pairs(took) do list[#list + 1] = record("auto", s_q, us) end
+    local auto = gate.fit(list).auto
+    assert.same({ 3, {} }, { auto.cells, auto.slower })
+    assert.equal("auto is nowhere slower than padded in 3 cells, its plan included: with it no gate is needed\n"
+      .. "auto over the best path and its plan: 3.5 % on average, at most 10.0 % (s_q 256, csa, vllm)", tostring(auto))
+    list[#list + 1] = record("auto", 128, 100 * 128 * 1.25)
+    local fitted = gate.fit(list)
+    assert.matches("\nauto is slower than padded in 1 of 3 cells %(s_q 128, csa, vllm: 0%.80x%): there a gate is better\n",
+      tostring(fitted))
+    -- native at all is still what the threshold is about
+    assert.equal(128, fitted.min_sq)
+  end)
+
   it("fits nothing to a wrong result, and says how much it left out", function()
     local list = records { [64] = 0.5, [128] = 2 }
     for _, r in ipairs(records({ [256] = 0.1 }, { status = "fail" })) do list[#list + 1] = r end
@@ -368,12 +389,13 @@ describe("gate.fit", function()
 end)
 
 describe("the cost model of a fit", function()
-  local function model()
+  local function model(plan)
     local list = {}
     for _, s_q in ipairs { 64, 128, 256 } do
       list[#list + 1] = record("padded", s_q, 50 + 10 * s_q)
       list[#list + 1] = record("gather", s_q, 200 + 4 * s_q)
       list[#list + 1] = record("packed", s_q, 500 + 16 * s_q / 8)
+      list[#list].time.plan_us = plan and 20 + s_q / 8
     end
     return assert(gate.fit(list))
   end
@@ -413,9 +435,32 @@ describe("the cost model of a fit", function()
 
   it("lets explain() say what each path would cost", function()
     assert.equal("native: MIN_SQ 0 takes every chunk, and 8 of 64 heads are real "
-      .. "(expected: padded 1.33 ms, gather 712.0 us, packed 756.0 us)", tostring(model():explain { s_q = 128 }))
+      .. "(expected: padded 1.33 ms, gather 712.0 us, packed 756.0 us; auto: gather, 712.0 us)",
+      tostring(model():explain { s_q = 128 }))
+    assert.same({ path = "packed", us = 1012 }, model():explain({ s_q = 256 }).auto)
     assert.equal(tostring(model():explain { s_q = 128, heads = 8 }), tostring(model():explain { s_q = 128 }))
     assert.is_nil(model():explain({ s_q = 128, heads = 16 }).cost_us) -- nothing was measured for 16 heads
+  end)
+
+  it("has what plans cost, and says what auto would do with one to build", function()
+    local cost = model(true).cost
+    assert.is_true(math.abs(cost.fit.plan.call_us / 20 - 1) < 1e-6)
+    assert.is_true(cost.fit.plan.error < 1e-6)
+    local x = cost.policy.plan
+    assert.is_true(math.abs(x.call_us + x.unit_us * 32 + x.gflop_us * 256 * 575 * 16384e-9 - 52) < 1e-6)
+    assert.matches("\nplan    us = 20 %+ [^\n]+GFLOP   %(relative error 0.0 %%%)$", tostring(cost))
+    assert.is_nil(model().cost.fit.plan)
+    assert.equal(0, model().cost.policy.plan.call_us)
+    -- at 256 rows packed takes 1012, and 52 of plan, of gather's 1224: the plan saves more than it costs in vain
+    local path, us = cost:auto(256)
+    assert.equal("packed", path)
+    assert.is_true(math.abs(us - 1064) < 1e-3)
+    -- at 128 gather is the better anyway: the plan is tried where lists that are all alike would have paid for it
+    path, us = cost:auto(128)
+    assert.equal("gather", path)
+    assert.is_true(us >= 712)
+    assert.is_nil(gate.fit(records { [64] = 2 }).cost:auto(64)) -- packed was not measured: there is no policy
+    assert.has_error(function() cost:auto(0.5) end)
   end)
 
   it("keeps costs from falling below zero", function()

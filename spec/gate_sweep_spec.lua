@@ -33,7 +33,7 @@ describe("gate_sweep", function()
     assert.equal("", err) -- no progress line where there is no terminal
     assert.equal(0, status)
     assert.matches("^Gate sweep: v4%.1%-flash tp8\n8 of 64 heads, d_qk 512, topk 640, hot caches\n", out)
-    assert.matches("\n *s_q +padded +gather +packed +ratio +verdict +by +parity +max error +waste padded +waste native\n",
+    assert.matches("\n *s_q +padded +gather +packed +auto +ratio +verdict +by +parity +max error +waste padded +waste native\n",
       out)
     assert.matches("\n +8 .- pass ", out)
     assert.matches("\n +16 .- pass ", out)
@@ -47,13 +47,14 @@ describe("gate_sweep", function()
     local lines = 0
     for line in read(folder .. "out/gate_sweep.jsonl"):gmatch("([^\n]*)\n") do
       local record = assert(json.decode(line))
-      assert.is_true(record.path == "padded" or record.path == "gather" or record.path == "packed")
+      assert.is_true(record.path == "padded" or record.path == "gather" or record.path == "packed" or record.path == "auto")
       assert.equal("pass", record.parity.status)
       assert.equal("vllm", record.case.layout)
       assert.equal("--s-q", record.run.argv[1])
       lines = lines + 1
     end
-    assert.equal(2 * #paths, lines)
+    assert.equal(2 * (#paths + 1), lines)
+    assert.matches("\nauto is [^\n]+\nauto over the best path and its plan: [%d.]+ %% on average", out)
     local markdown = read(folder .. "out/gate_sweep.md")
     assert.matches("^# Gate sweep: v4%.1%-flash tp8\n", markdown)
     assert.is_truthy(markdown:find("![times and speed-up over s_q](gate_sweep.svg)", 1, true))
@@ -109,7 +110,7 @@ describe("gate_sweep", function()
     local measured = tonumber(text:match("interrupted: (%d+) of 18 cells measured"))
     assert.is_true(measured >= 1 and measured < 18)
     local _, lines = read(folder .. "out/gate_sweep.jsonl"):gsub("[^\n]*\n", function(line) assert(json.decode(line)) end)
-    assert.equal(#paths * measured, lines)
+    assert.equal((#paths + 1) * measured, lines)
     assert.matches("interrupted: " .. measured .. " of 18 cells measured", read(folder .. "out/gate_sweep.md"))
     assert.matches("</svg>\n$", read(folder .. "out/gate_sweep.svg"))
   end)

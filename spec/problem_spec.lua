@@ -194,6 +194,7 @@ describe("problem", function()
       end
     end
     local counters = assert(p:run("auto", assert(p:outputs())))
+    assert.same({ [counters.path] = counters.rows }, counters.by_path)
     assert.is_true(counters.path == "padded" or counters.path == "gather" or counters.path == "packed")
     assert.equal(12, counters.rows)
   end)

@@ -51,8 +51,8 @@ function M.record(problem, path, checked, time, work, run)
   end
   local done
   if work then
-    done = pick(work, { "path", "rows", "useful_flops", "executed_flops", "bytes" })
-    local executed = work.executed_flops -- nil: a peer that does not tell
+    done = pick(work, { "path", "rows", "by_path", "useful_flops", "executed_flops", "bytes" })
+    local executed = work.executed_flops -- nil: a peer, or a GPU that shared the rows out itself, does not tell
     done.waste = executed and (executed > 0 and 1 - work.useful_flops / executed or 0)
   end
   local provider, version = peers.provider_of(path)

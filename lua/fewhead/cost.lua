@@ -2,6 +2,7 @@
 --
 --   local cost = gate.fit(sweep).cost
 --   print(cost:at("padded", 300), cost:at("native", 300))   -- microseconds
+--   print(cost:auto(300))                                   -- what FH_AUTO would do, and its microseconds
 --   call.policy = cost.policy                               -- the same costs for FH_AUTO
 --
 -- Between two measured s_q the median is interpolated linearly. Outside, the nearest median is scaled by the policy's formula,
@@ -10,11 +11,12 @@
 local args = require "fewhead.args"
 local F = require "fewhead.ffi"
 
-local ffi = F.ffi
+local ffi, C = F.ffi, F.C
 
 local M = {}
 
 local PATHS = { "padded", "gather", "packed" }
+local FITTED = { "padded", "gather", "packed", "plan" } -- costs of a policy
 local NATIVE = { best = { "gather", "packed" }, gather = { "gather" }, packed = { "packed" } }
 
 -- ---- Non-negative least squares --------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ Cost.__name = "cost model"
 local function group_of(heads) return math.max(1, math.floor(64 / heads)) end
 
 local function units(path, s_q, group)
-  return path == "packed" and math.ceil(s_q / group) or s_q
+  return (path == "packed" or path == "plan") and math.ceil(s_q / group) or s_q
 end
 
 --- The costs that fit measured points { us =, units =, gflop = } best, each divided by its time, so that small chunks count as
@@ -132,24 +134,26 @@ function M.line(points)
   return { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #rows) }
 end
 
--- The costs of one path in the records.
+-- The costs of one path in the records, or of the plans that packed ran on; nil where there are none.
 local function fit_path(path, records, heads)
-  local points = {}
+  local points, of = {}, path == "plan" and "packed" or path
   for _, record in ipairs(records) do
-    local case = record.case
-    if record.path == path and record.time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
-      points[#points + 1] = {
-        us = record.time.median_us, units = units(path, case.s_q, group_of(heads)), gflop = record.work.executed_flops / 1e9,
-      }
+    local case, time, work = record.case, record.time, record.work
+    if record.path == of and time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
+      local us, flops = time.median_us, work.executed_flops
+      if path == "plan" then us, flops = time.plan_us, work.useful_flops end
+      if us and us > 0 then
+        points[#points + 1] = { us = us, units = units(path, case.s_q, group_of(heads)), gflop = flops / 1e9 }
+      end
     end
   end
-  return M.line(points)
+  return #points > 0 and M.line(points) or nil
 end
 
 --- Learn from a curve of fewhead.curve: its medians are interpolated, and the policy is fitted to them or, better, to all
 -- `records` of its head count (default: the curve's own).
--- Returns { heads =, fit = { [path] = { call_us =, unit_us =, gflop_us =, error = root mean square of the relative error } },
--- policy = fh_policy cdata, nil when a path was not measured }.
+-- Returns { heads =, fit = { [path or "plan"] = { call_us =, unit_us =, gflop_us =, error = root mean square of the relative
+-- error } }, policy = fh_policy cdata, nil when a path was not measured; plans that were not timed cost nothing in it }.
 function M.fit(curve, records)
   args.table("cost.fit: curve", curve, 2)
   local self = setmetatable({ heads = curve.heads, native = NATIVE[curve.native], fit = {}, medians = {} }, Cost)
@@ -159,18 +163,19 @@ function M.fit(curve, records)
       local record = point[path]
       if record and point.s_q > 0 then
         points[#points + 1] = { s_q = point.s_q, us = record.time.median_us,
-          gflop_a_row = record.work.executed_flops / 1e9 / point.s_q }
+          gflop_a_row = record.work.executed_flops / 1e9 / point.s_q, record = record }
       end
     end
     if #points > 0 then
       self.medians[path], self.fit[path] = points, fit_path(path, records or curve.records, curve.heads)
     end
   end
+  self.fit.plan = self.fit.packed and fit_path("plan", records or curve.records, curve.heads)
   if self.fit.padded and self.fit.gather and self.fit.packed then
     self.policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
-    for _, path in ipairs(PATHS) do
-      local x = self.fit[path]
-      self.policy[path] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us)
+    for _, name in ipairs(FITTED) do
+      local x = self.fit[name]
+      if x then self.policy[name] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us) end
     end
   end
   return self
@@ -226,6 +231,31 @@ function Cost:all(s_q)
   return us
 end
 
+--- What FH_AUTO does with a chunk of s_q >= 1 rows whose lists are like those measured, by the fitted policy and without a plan
+-- at hand: the path that most groups take and its expected microseconds, a plan that it builds included; nil without a policy.
+function Cost:auto(s_q)
+  args.number("cost:auto: s_q", s_q, 1, nil, 2)
+  if not self.policy then return nil end
+  local points = self.medians.gather
+  local like = points[1]
+  for _, point in ipairs(points) do
+    if point.s_q <= s_q then like = point end
+  end
+  local case, group = like.record.case, group_of(self.heads)
+  local keys = like.record.work.useful_flops / like.s_q * s_q / (2 * case.h_q * (case.d_qk + case.d_v))
+  local work, packs = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work") }), ffi.new("int32_t[1]")
+  work.rows, work.keys, work.h_q, work.h_pad, work.d_qk, work.d_v = s_q, keys, case.h_q, case.h_pad, case.d_qk, case.d_v
+  work.groups, work.group = group > 1 and math.ceil(s_q / group) or 0, group
+  assert(F.check(C.fh_policy_packs(self.policy, work, 0, 0, packs)))
+  local path, plan = at(self, "gather", s_q) < at(self, "padded", s_q) and "gather" or "padded", 0
+  if packs[0] == 1 then
+    local x = self.policy.plan
+    plan = x.call_us + x.unit_us * tonumber(work.groups) + x.gflop_us * C.fh_work_gflop(work, F.paths.gather)
+    if at(self, "packed", s_q) < at(self, path, s_q) then path = "packed" end
+  end
+  return path, at(self, path, s_q) + plan
+end
+
 --- Expected microseconds of "padded", "gather", "packed" or "native" for a chunk of s_q >= 1 rows; nil when not measured.
 function Cost:at(path, s_q)
   args.enum("cost:at: path", path, { "padded", "gather", "packed", "native" }, 2)
@@ -236,11 +266,11 @@ end
 
 function Cost:__tostring()
   local lines = {}
-  for _, path in ipairs(PATHS) do
+  for _, path in ipairs(FITTED) do
     local x = self.fit[path]
     if x then
       lines[#lines + 1] = ("%-6s  us = %.4g + %.4g * %s + %.4g * GFLOP   (relative error %.1f %%)"):format(path, x.call_us,
-        x.unit_us, path == "packed" and "groups" or "rows", x.gflop_us, 100 * x.error)
+        x.unit_us, (path == "packed" or path == "plan") and "groups" or "rows", x.gflop_us, 100 * x.error)
     end
   end
   return table.concat(lines, "\n")

@@ -40,6 +40,14 @@ local function judge(native, padded)
   return ratio, lo, hi, lo > 1 and "faster" or hi < 1 and "slower" or "unclear"
 end
 
+-- What auto took beside padded, and beside the best path there is, its plan included.
+local function judge_auto(point)
+  local best = math.min(point.padded.time.median_us, point.gather and point.gather.time.median_us or math.huge)
+  if point.packed then best = math.min(best, point.packed.time.median_us + (point.packed.time.plan_us or 0)) end
+  local ratio, _, _, verdict = judge(point.auto, point.padded)
+  return { ratio = ratio, verdict = verdict, loss = point.auto.time.median_us / best - 1 }
+end
+
 -- ---- Where it crosses --------------------------------------------------------------------------------------------------------
 
 -- The s_q between points a and b at which `field` passes 1, on the line through (ln s_q, ln field); b's own where it does not.
@@ -104,9 +112,11 @@ end
 --- The curves that records hold, in the order they first appear; s_q without both padded and a native path are left out, and so
 -- are curves without a point. options.native: "best" of gather and packed (the default), "gather" or "packed".
 -- A curve: pattern, layout, heads, l2, device, native (the option); points = { { s_q =, padded =, gather =, packed = (records),
--- native = the native record that counts, ratio =, lo =, hi =, verdict = }, .. } by rising s_q; lowest, highest s_q; crossover =
--- { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never"; min_sq = the
--- smallest measured s_q from which native is never slower, 0 for always, nil for never; notes; records. Prints as one line.
+-- native = the native record that counts, ratio =, lo =, hi =, verdict =, and where auto was measured beside = { ratio =,
+-- verdict = to padded, loss = its time over that of the best path and its plan, less 1 } }, .. } by rising s_q; lowest, highest
+-- s_q; crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never";
+-- min_sq = the smallest measured s_q from which native is never slower, 0 for always, nil for never; notes; records. Prints as
+-- one line.
 -- Second result: how many records were left out because they have no time or their parity did not pass.
 function M.from(records, options)
   args.table("curve.from: records", records, 2)
@@ -139,6 +149,7 @@ function M.from(records, options)
     for _, point in pairs(curve.at) do
       if point.padded and point.native then
         point.ratio, point.lo, point.hi, point.verdict = judge(point.native, point.padded)
+        point.beside = point.auto and judge_auto(point)
         curve.points[#curve.points + 1] = point
       end
     end
@@ -150,6 +161,44 @@ function M.from(records, options)
     end
   end
   return whole, left_out
+end
+
+local Auto = {}
+Auto.__index = Auto
+Auto.__name = "auto"
+
+--- What FH_AUTO is worth in the cells of curves: { cells = where it was measured, slower = a list of those where it is slower
+-- than padded, mean =, worst = loss over the best path, at = where it is worst }; nil when it was not measured. Prints as two
+-- lines.
+function M.auto(curves)
+  args.table("curve.auto: curves", curves, 2)
+  local found = setmetatable({ cells = 0, slower = {}, mean = 0, worst = 0 }, Auto)
+  for _, curve in ipairs(curves) do
+    for _, point in ipairs(curve.points) do
+      local beside = point.beside
+      if beside then
+        local where = ("s_q %d, %s, %s"):format(point.s_q, curve.pattern, curve.layout)
+        found.cells, found.mean = found.cells + 1, found.mean + beside.loss
+        if beside.loss > found.worst then found.worst, found.at = beside.loss, where end
+        if beside.verdict == "slower" then found.slower[#found.slower + 1] = ("%s: %.2fx"):format(where, beside.ratio) end
+      end
+    end
+  end
+  if found.cells == 0 then return nil end
+  found.mean = found.mean / found.cells
+  return found
+end
+
+function Auto:__tostring()
+  local first
+  if #self.slower == 0 then
+    first = ("auto is nowhere slower than padded in %d cells, its plan included: with it no gate is needed"):format(self.cells)
+  else
+    first = ("auto is slower than padded in %d of %d cells (%s): there a gate is better"):format(#self.slower, self.cells,
+      table.concat(self.slower, "; "))
+  end
+  return ("%s\nauto over the best path and its plan: %.1f %% on average, at most %.1f %%%s"):format(first, 100 * self.mean,
+    100 * self.worst, self.at and (" (%s)"):format(self.at) or "")
 end
 
 function Curve:__tostring()

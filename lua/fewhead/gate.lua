@@ -100,7 +100,8 @@ Explanation.__index = Explanation
 
 --- Which path a chunk takes and why. query = { s_q =, heads = (default: those the gate was fitted to), padded_heads = }. Returns
 -- { path = "native" | "padded", reason = in words, s_q =, heads =, padded_heads =, cost_us = { padded =, gather =, packed =,
--- native = } when the gate has a cost model whose case has this many heads }; it prints as one line.
+-- native = } when the gate has a cost model whose case has this many heads, and with it auto = { path =, us = }, what FH_AUTO
+-- would do instead (fewhead.cost) }; it prints as one line.
 function Gate:explain(query)
   query = args.options("gate:explain", query, { "s_q", "heads", "padded_heads" }, 2)
   local s_q = args.integer("gate:explain: s_q", query.s_q, 0, MOST_ROWS, 2)
@@ -126,10 +127,13 @@ function Gate:explain(query)
   else
     reason = ("s_q %d >= MIN_SQ %d, and %d of %d heads are real"):format(s_q, self.min_sq, heads, padded_heads)
   end
-  local cost_us
-  if self.cost and self.cost.heads == heads and s_q > 0 then cost_us = self.cost:all(s_q) end
+  local cost_us, auto
+  if self.cost and self.cost.heads == heads and s_q > 0 then
+    local path, us = self.cost:auto(s_q)
+    cost_us, auto = self.cost:all(s_q), path and { path = path, us = us }
+  end
   return setmetatable({ path = native and "native" or "padded", reason = reason, s_q = s_q, heads = heads,
-    padded_heads = padded_heads, cost_us = cost_us }, Explanation)
+    padded_heads = padded_heads, cost_us = cost_us, auto = auto }, Explanation)
 end
 
 function Explanation:__tostring()
@@ -140,7 +144,8 @@ function Explanation:__tostring()
   for _, path in ipairs { "padded", "gather", "packed" } do
     if self.cost_us[path] then costs[#costs + 1] = ("%s %s"):format(path, report.time(self.cost_us[path])) end
   end
-  return ("%s (expected: %s)"):format(text, table.concat(costs, ", "))
+  local auto = self.auto and ("; auto: %s, %s"):format(self.auto.path, report.time(self.auto.us)) or ""
+  return ("%s (expected: %s%s)"):format(text, table.concat(costs, ", "), auto)
 end
 
 --- The shell line that sets this gate in an engine.
@@ -179,8 +184,8 @@ end
 -- beyond noise, in every case the records hold (layouts, patterns: the most careful one decides).
 -- options.native: "best" (of gather and packed, the default), "gather" or "packed".
 -- Returns a gate with .curves (fewhead.curve, one a case), .decides (the curve that set the threshold), .crossover (its own),
--- .notes, and .cost (fewhead.cost of that curve); or nil, err when the records hold no padded and native pair, or several head
--- counts or devices.
+-- .notes, .cost (fewhead.cost of that curve), and .auto where FH_AUTO was measured too (curve.auto); or nil, err when the records
+-- hold no padded and native pair, or several head counts or devices.
 function M.fit(sweep, options)
   local records = args.table("gate.fit: records", sweep, 2).records or sweep
   options = args.options("gate.fit", options, { "native" }, 2)
@@ -208,6 +213,7 @@ function M.fit(sweep, options)
   local gate = new(decides.min_sq or M.default_min_sq, decides.min_sq ~= nil)
   gate.curves, gate.decides, gate.crossover, gate.notes = curves, decides, decides.crossover, notes
   gate.cost = require("fewhead.cost").fit(decides, records)
+  gate.auto = require("fewhead.curve").auto(curves)
   return gate
 end
 
@@ -219,6 +225,7 @@ function Gate:__tostring()
   local lines = {}
   for i, curve in ipairs(self.curves) do lines[i] = tostring(curve) end
   for _, note in ipairs(self.notes) do lines[#lines + 1] = "note: " .. note end
+  lines[#lines + 1] = self.auto and tostring(self.auto)
   lines[#lines + 1] = self.enabled and ("recommended MIN_SQ: %.0f"):format(self.min_sq) or "recommended: native off"
   lines[#lines + 1] = self:export_line()
   return table.concat(lines, "\n")

@@ -50,6 +50,7 @@ local function gate_lines(fitted)
     lines[#lines + 1] = ("the published gate (%d) on it: %s"):format(gate.default_min_sq, published_text(curve))
   end
   for _, note in ipairs(fitted.notes) do lines[#lines + 1] = "note: " .. note end
+  for line in tostring(fitted.auto or ""):gmatch("[^\n]+") do lines[#lines + 1] = line end
   if fitted.enabled then
     lines[#lines + 1] = ("recommended MIN_SQ: %.0f, %s"):format(fitted.min_sq, fitted.min_sq == 0
       and "native is never slower at the s_q measured" or "the smallest measured s_q from which native is never slower")

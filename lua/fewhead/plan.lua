@@ -135,6 +135,15 @@ function Plan:stats()
   }
 end
 
+--- Group numbers, counted from 1, in the order in which they are taken: first those that a call with path "auto" computes row by
+-- row, unpacked() of them.
+function Plan:order()
+  check(self, "order")
+  local order = list(words_of(self, self.struct.order, 0, self.groups), self.groups)
+  for i = 1, self.groups do order[i] = order[i] + 1 end
+  return order
+end
+
 --- Groups that a call with path "auto" computes row by row: 0 for a plan that is not for such calls.
 function Plan:unpacked()
   check(self, "unpacked")

@@ -215,7 +215,8 @@ local function damage(record)
     return ("parity.status: got %s, wanted a string"):format(args.show(record.parity.status))
   end
   if record.time == nil then return nil end
-  local own = peers.is_own(record) -- a peer need not tell what it executed
+  -- a peer need not tell what it executed, nor a GPU that shared the rows out itself
+  local own = peers.is_own(record) and record.path ~= "auto"
   -- what a record with a time has: { part, its number fields, all above 0 }
   for _, wanted in ipairs {
     { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" },
@@ -321,12 +322,12 @@ end
 
 local function percent(share) return ("%.1f %%"):format(100 * share) end
 
---- One row a case and the columns for fewhead.report: s_q, the median of each path and, by number, of each peer, the ratio of
--- padded to the better native path with its verdict, parity over all paths with the largest error, and the waste, the share of
--- the executed FLOPs that multiplied padding, of padded and of that native path.
+--- One row a case and the columns for fewhead.report: s_q, the median of each path, of auto where it was measured and, by number,
+-- of each peer, the ratio of padded to the better native path with its verdict, parity over all paths with the largest error, and
+-- the waste, the share of the executed FLOPs that multiplied padding, of padded and of that native path.
 function Sweep:rows()
   local report = require "fewhead.report"
-  local rows, varies, first = {}, {}, {} -- a refused cell may not know all of its case
+  local rows, varies, first, with_auto = {}, {}, {}, nil -- a refused cell may not know all of its case
   local cells, names = cells_of(self.records)
   for i, cell in ipairs(cells) do
     local row = { parity = parity_text(cell) }
@@ -345,6 +346,8 @@ function Sweep:rows()
       local error = record and record.parity.max_abs
       if error then row.max_abs = math.max(row.max_abs or 0, error) end
     end
+    row.auto = cell.auto and cell.auto.time and cell.auto.time.median_us
+    with_auto = with_auto or cell.auto
     for j, name in ipairs(names) do
       local record = cell.peers[name]
       row[j] = record and record.time and record.time.median_us
@@ -361,6 +364,7 @@ function Sweep:rows()
   end
   columns[#columns + 1] = { key = "s_q" }
   for _, path in ipairs(PATHS) do columns[#columns + 1] = { key = path, format = report.time } end
+  if with_auto then columns[#columns + 1] = { key = "auto", format = report.time } end
   for j, name in ipairs(names) do columns[#columns + 1] = { key = j, title = name, format = report.time } end
   for _, column in ipairs {
     { key = "ratio", format = "%.2fx" }, { key = "verdict", align = "left" }, { key = "native", title = "by", align = "left" },
