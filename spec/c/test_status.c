@@ -84,8 +84,9 @@ static void version(void) {
   CHECK_INT(fh_struct_bytes("fh_plan"), sizeof(fh_plan));
   CHECK_INT(fh_struct_bytes("fh_work"), sizeof(fh_work));
   CHECK_INT(fh_struct_bytes("fh_path_cost"), 24);
-  CHECK_INT(fh_struct_bytes("fh_policy"), 80);
+  CHECK_INT(fh_struct_bytes("fh_policy"), 8 + 4 * 24);
   CHECK_INT(fh_struct_bytes("fh_gate"), 24);
+  CHECK_INT(fh_struct_bytes("fh_provider_info"), 16 + 32 + 128 + 512);
   CHECK_INT(fh_struct_bytes("fh_cal"), 0);
   CHECK_INT(fh_struct_bytes(""), 0);
   CHECK_INT(fh_struct_bytes(NULL), 0);
