@@ -7,54 +7,50 @@
  *   wait empty[slot] <------------------------------------------------ arrive empty[slot] once PV has read it
  *   cp.async 64 rows x 256 B
  *   arrive full[slot] ----------> S += Q[quarter] K[quarter]^T
- *                                 after the first quarter:
- *                                 arrive given[warp] of block n - 1 > P = 2^(scale S - maximum), in registers
- *                                 mask, running row maximum           arrive taken[warp]
- *                                 wait taken[warp] <-----------------
- *                                 S and maximum to shared memory      O = O * shrink + P V
+ *                                 after the last quarter:
+ *                                 arrive given of block n - 1 ------> O = O * shrink + P V
+ *                                 wait taken of block n - 2 <-------- arrive taken
+ *                                 mask, P = 2^(scale S - maximum)
+ *                                 P to shared memory
  *
- * The weights are computed twice, once by either PV warpgroup, so that the chain QK -> maximum -> next QK holds no exponential:
- * the tensor cores work on the scores of block n + 1 while block n is weighed. S travels in the order of the accumulator
- * fragments, which is also the order of the A fragments of P: no swizzle, no bank conflict, no proxy fence.
+ * The tensor cores work on scores and on PV in turn. P of a block is given away once the next block's scores are all queued: PV
+ * then has the tensor pipe while those are weighed. Given away earlier, the two PV warpgroups take four fifths of the pipe, the
+ * scores, which the longest chain waits for, come late, and the pipe idles while they are weighed.
  *
- * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: wgmma's operands may take at most 32 registers less
- * than a thread has, and O with a block's P take 144 of 176. A tile's Q passes through the ring, 16 rows a slot, so that few real
- * rows cost few slots. The scores of a block are given away once the first quarter of the next ones is queued: at once, PV would
- * fill the tensor pipe first, and the scores, which the longest chain waits for, would queue behind it.
+ * The weights refer to a maximum that may lag: a block is weighed before its own maximum is known. Only where a row's has grown
+ * by more than kSlack are the weights made again, and O and the sum brought up to it. The true one comes back at a tile's end.
+ *
+ * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: with more of it in registers too few are left for
+ * exponentials to overlap. A tile's Q passes through the ring, 16 rows a slot, so that few real rows cost few slots.
+ *
+ * What a row's query chose of a block is 64 bits. The fetching warps, which have issue slots to spare, make these words of the
+ * entries' marks, and the scoring threads test them. One fetching thread tells the others what the next tile is.
  *
  * A policy is a struct that is passed to the kernel by value:
  *   int32_t tiles                        tiles of the launch at most, below 2^31 - 2^16
  *   int32_t count()                      how many there are
  *   void enter(), void leave()           first and last in every CTA: what the grid owes those in front of it and behind it
- *   uint32_t width                       entries of a list that may be read
- *   Tile                                 with int rows: rows 0 .. rows - 1 are real; the others are zeros and never stored
+ *   uint32_t kv_rows                     entries are KV rows; one that is not below this counts as a hole
  *   int32_t next(int32_t i)              the tile that the CTA takes after tile i; the first one is blockIdx.x
- *   int32_t look(int32_t i)              a load that the others need, two tiles early
- *   int32_t peek(int32_t i, int32_t looked)              a load that tile() needs, one tile early
- *   Tile tile(int32_t i, int32_t looked, int32_t peeked) rows do not depend on peeked
- *   int32_t blocks(tile)                 at least 1
- *   const int32_t *list(int32_t i, int32_t looked, int32_t peeked) KV rows of the entries
- *   void prefetch(int32_t i, int32_t looked, int t)      start what tile i needs from DRAM towards L2; thread t of 128
- *   bool valid(tile, uint32_t pos, int32_t entry)
+ *   int32_t look(int32_t i)              a load that tile() needs, a tile early
+ *   Tile tile(int32_t i, int32_t looked)
+ *   int query_of(int r)                  which of the tile's queries row r belongs to, 0 .. 63, rising with r
+ *   uint32_t member(tile, uint32_t pos, int half)        bit q: query 32 half + q chose entry pos
  *   const uint16_t *kv(int32_t entry)    the KV row
  *   const uint16_t *q_row(tile, int r), uint16_t *out_row(tile, int r)
  *   float sink(tile, int r), void statistics(tile, int r, float m, float l)
  *   float scale                          sm_scale * log2(e)
  *   bool wide_out                        out rows start on multiples of 16 bytes
  *   static constexpr bool kPartial       a tile has a part of its rows' keys. Then, in place of out_row, sink and statistics:
- *                                        float4 *partial(i): O before the division, in accumulator order: float4 k of the 32 of
- *                                        thread t of half h at (32 h + k) 128 + t; float2 *sums(i): (maximum, sum) of each row
- *   Marks marks(int32_t i, int32_t looked, int32_t peeked)         what Mask reads
- *   Mask                                 start(policy, marks, n, warp, lane): begin loading what block n needs, a block ahead;
- *                                        settle(policy, tile, n, warp, lane): make what hide needs of it;
- *                                        hide(s, lane): scores of pairs that do not belong together to -inf
- *   static constexpr bool kShared        rows of a tile have different keys. Then hide() makes NaN of a pair whose score is not
- *                                        finite, and hide_all(s, lane) hides every one
+ *                                        float4 *partial(tile): O before the division, in accumulator order: float4 k of the 32
+ *                                        of thread t of half h at (32 h + k) 128 + t; float2 *sums(tile): (maximum, sum) of a row
+ *   static constexpr bool kShared        rows of a tile have different keys
  *
  * Isolation, where kShared: the weight 0 of a masked pair times a NaN or an Inf of V would reach a row that never chose that key.
- * Such a KV row shows in the scores of every row, 0 * Inf = NaN included. So the row maximum, taken so that NaN wins, is the
- * test, at no cost beside one vote a block; the scoring warp that sees it overwrites the bad V rows with zeros before it gives
- * its scores away. Rows that did choose the key keep its NaN, which their weights carry.
+ * Such a KV row shows in the scores of every row, 0 * Inf = NaN included, and a masked score becomes s * 0 - inf: still NaN. The
+ * row maximum, taken so that NaN wins, is the test, at no cost beside the vote that kSlack needs; the scoring warp that sees it
+ * overwrites the bad V rows with zeros before it gives its weights away. Rows that did choose the key keep its NaN, which their
+ * weights carry.
  */
 #ifndef FEWHEAD_KERNELS_SM90_TILE_CUH
 #define FEWHEAD_KERNELS_SM90_TILE_CUH
@@ -65,14 +61,30 @@ namespace fhk {
 namespace sm90_tile {
 
 constexpr int kThreads = 512;
-constexpr int kScoreRegs = 128, kBlendRegs = 176, kFetchRegs = 32; /* 128 + 2 * 176 + 32 = 4 * 128, what the launch allots */
+constexpr int kScoreRegs = 144, kBlendRegs = 160, kFetchRegs = 48; /* 144 + 2 * 160 + 48 = 4 * 128, what the launch allots */
 constexpr int kRows = 64, kBlock = 64, kDv = 512;
 constexpr int kGranule = 16;                        /* rows of a warp, and of Q in one slot of the ring */
 constexpr uint32_t kSlotBytes = 2 * kChunkBytes;    /* a quarter of a block, 64 rows x 128 columns; or 16 rows of Q x 512 */
 constexpr uint32_t kGranuleChunk = kGranule * 128;  /* 16 rows x 64 columns */
+constexpr uint32_t kWordBytes = 4 * kGranule * 8;   /* words of a block: which entries each query of each scoring warp chose */
 constexpr int kQuarters = 4;
 constexpr int kRegisterSteps = 16;                  /* k16 steps of Q that live in registers */
+constexpr float kSlack = 8;                         /* weights stay below 2^kSlack times the sums of the blocks before */
 constexpr int kTailChunks = kDv / 64 - kRegisterSteps / 4; /* chunks of Q up to column 511 that are read from shared memory */
+
+/* What the warpgroups need to know of a tile. */
+struct Tile {
+  int64_t first;       /* query of row 0 */
+  const int32_t *list; /* KV rows of its entries */
+  int32_t rows;        /* rows 0 .. rows - 1 are real; the others are zeros and never stored. -1: no more tiles */
+  uint32_t entries;
+  int32_t part;        /* the policy's own */
+  int32_t unused;
+};
+static_assert(sizeof(Tile) == 32, "two 16-byte units");
+FHK_DEV int32_t blocks_of(const Tile &tile) {
+  return tile.entries == 0 ? 1 : static_cast<int32_t>((tile.entries - 1) / kBlock + 1);
+}
 
 template <int kD>
 struct Shape {
@@ -83,10 +95,13 @@ struct Shape {
   static constexpr uint32_t kQueryTail = 0;         /* Q from column 256 on, [64 rows x 64 columns] chunks */
   static constexpr uint32_t kRing = kQueryTail + (kTailChunks + (kRope ? 1 : 0)) * kChunkBytes;
   static constexpr uint32_t kRopeSlot = kRing + kSlots * kSlotBytes;
-  static constexpr uint32_t kScores = kRopeSlot + (kRope ? kChunkBytes : 0); /* fp32, eight float4 a thread */
-  static constexpr uint32_t kMaxima = kScores + kRows * kBlock * 4;          /* two floats in 16 bytes a thread */
-  static constexpr uint32_t kBarriers = kMaxima + 128 * 16;
-  static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 2 + 8) * 8;
+  static constexpr uint32_t kWeights = kRopeSlot + (kRope ? kChunkBytes : 0); /* P of two blocks, bf16 64 x 64 */
+  static constexpr uint32_t kShrink = kWeights + 2 * kChunkBytes;             /* of two blocks, a float a row: O shrinks by it */
+  static constexpr uint32_t kFinish = kShrink + 2 * kRows * 4;                /* of two tiles, a float a row: O ends with it */
+  static constexpr uint32_t kWords = kFinish + 2 * kRows * 4;                 /* of three blocks */
+  static constexpr uint32_t kTiles = kWords + 3 * kWordBytes;                 /* four Tile */
+  static constexpr uint32_t kBarriers = kTiles + 4 * sizeof(Tile);
+  static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 10) * 8;
   static_assert(kBytes <= 227 * 1024, "more shared memory than a CTA can have");
 };
 
@@ -94,23 +109,25 @@ template <int kD>
 struct Barriers {
   using X = Shape<kD>;
   uint32_t base;
-  FHK_DEV uint32_t full(uint32_t slot) const { return base + slot * 8; }                     /* 128 fetching threads */
+  FHK_DEV uint32_t full(uint32_t slot) const { return base + slot * 8; } /* 128 fetching threads' copies, 4 warps' own writes */
   FHK_DEV uint32_t empty(uint32_t slot) const { return base + (X::kSlots + slot) * 8; }      /* the 4 warps that read it last */
   FHK_DEV uint32_t rope_full() const { return base + 2 * X::kSlots * 8; }                    /* 128 fetching threads */
   FHK_DEV uint32_t rope_empty() const { return base + (2 * X::kSlots + 1) * 8; }             /* 4 scoring warps */
-  FHK_DEV uint32_t given(int warp) const { return base + (2 * X::kSlots + 2 + warp) * 8; }   /* scoring warp `warp` */
-  FHK_DEV uint32_t taken(int warp) const { return base + (2 * X::kSlots + 6 + warp) * 8; }   /* warp `warp` of both others */
+  FHK_DEV uint32_t given(uint32_t buffer) const { return base + (2 * X::kSlots + 2 + buffer) * 8; } /* 4 scoring warps */
+  FHK_DEV uint32_t taken(uint32_t buffer) const { return base + (2 * X::kSlots + 4 + buffer) * 8; } /* 8 blending warps */
+  FHK_DEV uint32_t told(uint32_t k) const { return base + (2 * X::kSlots + 6 + k) * 8; }     /* one fetching thread; k < 4 */
   FHK_DEV void init() const {
     for (uint32_t i = 0; i < X::kSlots; i++) {
-      ptx::mbar_init(full(i), 128);
+      ptx::mbar_init(full(i), 128 + 4 * kWarpArrivals);
       ptx::mbar_init(empty(i), 4 * kWarpArrivals);
     }
     ptx::mbar_init(rope_full(), 128);
     ptx::mbar_init(rope_empty(), 4 * kWarpArrivals);
-    for (int w = 0; w < 4; w++) {
-      ptx::mbar_init(given(w), kWarpArrivals);
-      ptx::mbar_init(taken(w), 2 * kWarpArrivals);
+    for (uint32_t buffer = 0; buffer < 2; buffer++) {
+      ptx::mbar_init(given(buffer), 4 * kWarpArrivals);
+      ptx::mbar_init(taken(buffer), 8 * kWarpArrivals);
     }
+    for (uint32_t k = 0; k < 4; k++) ptx::mbar_init(told(k), 1);
     ptx::fence_mbar_init();
   }
 };
@@ -132,13 +149,37 @@ struct Ring {
   }
 };
 
-template <typename Tile>
+/* The CTA's tile number `turn`, told while the one before is fetched. There is room for four: four tiles are more slots than the
+ * ring has, so all have read the one that is overwritten. */
+FHK_DEV void tell_tile(uint32_t tiles, uint32_t told, uint32_t turn, const Tile &tile) {
+  const uint32_t to = tiles + (turn & 3) * static_cast<uint32_t>(sizeof tile);
+  const uint64_t first = static_cast<uint64_t>(tile.first), list = reinterpret_cast<uint64_t>(tile.list);
+  ptx::st_shared4(to, static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32), static_cast<uint32_t>(list),
+                  static_cast<uint32_t>(list >> 32));
+  ptx::st_shared4(to + 16, static_cast<uint32_t>(tile.rows), tile.entries, static_cast<uint32_t>(tile.part), 0);
+  ptx::mbar_arrive(told);
+}
+template <int kD>
+FHK_DEV Tile hear_tile(uint32_t smem, uint32_t turn) {
+  using X = Shape<kD>;
+  ptx::mbar_wait(Barriers<kD>{smem + X::kBarriers}.told(turn & 3), turn >> 2 & 1);
+  const uint32_t from = smem + X::kTiles + (turn & 3) * static_cast<uint32_t>(sizeof(Tile));
+  const uint4 a = ptx::ld_shared4(from), b = ptx::ld_shared4(from + 16);
+  return {static_cast<int64_t>(a.x | static_cast<uint64_t>(a.y) << 32),
+          reinterpret_cast<const int32_t *>(a.z | static_cast<uint64_t>(a.w) << 32), static_cast<int32_t>(b.x), b.y,
+          static_cast<int32_t>(b.z), 0};
+}
+
+/* Where the next block's words are. */
+template <int kD>
+FHK_DEV uint32_t next_words(uint32_t smem, uint32_t words) {
+  return words == smem + Shape<kD>::kWords + 2 * kWordBytes ? smem + Shape<kD>::kWords : words + kWordBytes;
+}
+
 FHK_DEV int granules(const Tile &tile) { return (tile.rows + kGranule - 1) / kGranule; }
 /* Ring slots of a tile's Q: one a granule, and one for what all rows have past column 512. */
-template <int kD, typename Tile>
+template <int kD>
 FHK_DEV int query_slots(const Tile &tile) { return granules(tile) + (Shape<kD>::kRope && tile.rows > 0 ? 1 : 0); }
-
-FHK_DEV int32_t entry_at(const int32_t *list, uint32_t width, uint32_t pos) { return pos < width ? __ldg(list + pos) : -1; }
 
 /* ---- Warpgroup 3. Thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}: eight threads cover 128 bytes ---- */
 
@@ -161,35 +202,45 @@ FHK_DEV void copies_arrive(uint32_t bar) {
   if constexpr (kAligned) ptx::cp_async_arrive(bar);
   else ptx::mbar_arrive(bar);
 }
+/* A slot of the ring is written, and so is what the warp stored before. */
+template <bool kAligned>
+FHK_DEV void slot_arrive(uint32_t bar, int lane) {
+  copies_arrive<kAligned>(bar);
+  warp_arrive(bar, lane);
+}
 
 template <int kD, bool kAligned, typename Policy>
-FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t) {
+FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   const int row0 = t >> 3, unit = t & 7;
   const uint32_t mine = swizzled(row0, unit);
+  const int query0 = policy.query_of(warp * kGranule), queries = policy.query_of(warp * kGranule + kGranule - 1) - query0 + 1;
   Ring<X::kSlots> ring;
-  uint32_t rope_phase = 1;
-  int32_t i = blockIdx.x, next = policy.next(i);
-  int32_t looked = policy.look(i), looked_next = next < tiles ? policy.look(next) : 0;
-  int32_t entries[4];
-  int32_t peeked = policy.peek(i, looked);
-  const int32_t *list = policy.list(i, looked, peeked);
-  auto start_entries = [&](const int32_t *from, uint32_t width, int32_t n) {
-#pragma unroll
-    for (int k = 0; k < 4; k++) entries[k] = entry_at(from, width, n * kBlock + row0 + 16 * k);
-  };
-  start_entries(list, policy.width, 0);
-  while (i < tiles) {
-    const typename Policy::Tile tile = policy.tile(i, looked, peeked);
-    const bool more = next < tiles;
-    looked = looked_next;
-    if (more) {
-      const int32_t after = policy.next(next);
-      if (after < tiles) looked_next = policy.look(after);
-      peeked = policy.peek(next, looked);
-      policy.prefetch(next, looked, t);
+  uint32_t rope_phase = 1, words = smem + X::kWords;
+  int32_t i = blockIdx.x, looked = policy.look(i); /* thread 0: the tile to tell of next */
+  auto tell = [&](uint32_t turn) {
+    Tile tile = {0, nullptr, -1, 0, 0, 0};
+    if (i < tiles) {
+      tile = policy.tile(i, looked);
+      i = policy.next(i);
+      if (i < tiles) looked = policy.look(i);
     }
+    tell_tile(smem + X::kTiles, bar.told(turn & 3), turn, tile);
+  };
+  if (t == 0) tell(0);
+  for (uint32_t turn = 0;; turn++) {
+    const Tile tile = hear_tile<kD>(smem, turn);
+    if (tile.rows < 0) break;
+    int32_t entries[4];
+    auto start_entries = [&](int32_t n) {
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        const uint32_t pos = n * kBlock + row0 + 16 * k;
+        entries[k] = pos < tile.entries ? __ldg(tile.list + pos) : -1;
+      }
+    };
+    start_entries(0);
     /* ---- Q: 16 rows a slot */
     for (int g = 0; g < granules(tile); g++) {
       const int r = g * kGranule + row0;
@@ -198,7 +249,7 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t) {
       ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
 #pragma unroll
       for (int c = 0; c < kDv / 64; c++) copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
-      copies_arrive<kAligned>(bar.full(ring.slot));
+      slot_arrive<kAligned>(bar.full(ring.slot), lane);
       ring.skip(1);
     }
     if (X::kRope && tile.rows > 0) {
@@ -208,28 +259,36 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t) {
         const int r = g * kGranule + row0;
         copy_unit<kAligned>(dst + g * kGranuleChunk, policy.q_row(tile, r < tile.rows ? r : 0) + kDv + unit * 8, r < tile.rows);
       }
-      copies_arrive<kAligned>(bar.full(ring.slot));
+      slot_arrive<kAligned>(bar.full(ring.slot), lane);
       ring.skip(1);
     }
     /* ---- K = V */
-    const int32_t blocks = policy.blocks(tile);
+    const int32_t blocks = blocks_of(tile);
     for (int32_t n = 0; n < blocks; n++) {
+      const uint32_t pos = n * kBlock + lane;
+      const uint32_t member0 = pos < tile.entries ? policy.member(tile, pos, query0 >> 5) : 0;
+      const uint32_t member1 = pos + 32 < tile.entries ? policy.member(tile, pos + 32, query0 >> 5) : 0;
       const uint16_t *src[4];
       bool real[4];
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        real[k] = policy.valid(tile, n * kBlock + row0 + 16 * k, entries[k]);
+        real[k] = static_cast<uint32_t>(entries[k]) < policy.kv_rows;
         src[k] = policy.kv(real[k] ? entries[k] : 0) + unit * 8;
       }
-      if (n + 1 < blocks) {
-        start_entries(list, policy.width, n + 1);
-      } else if (more) {
-        list = policy.list(next, looked, peeked);
-        start_entries(list, policy.width, 0);
-      }
+      if (n + 1 < blocks) start_entries(n + 1);
 #pragma unroll
       for (int quarter = 0; quarter < kQuarters; quarter++) {
         const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + mine;
+        if (quarter == kQuarters - 1) { /* those of three blocks ago were used before PV let go of the slot before */
+          uint2 word = make_uint2(0, 0);
+          for (int q = 0; q < queries; q++) {
+            const uint32_t low = __ballot_sync(~0u, member0 >> ((query0 + q) & 31) & 1);
+            const uint32_t high = __ballot_sync(~0u, member1 >> ((query0 + q) & 31) & 1);
+            if (lane == q) word = make_uint2(low, high);
+          }
+          if (lane < queries) ptx::st_shared2(words + (warp * kGranule + lane) * 8, word.x, word.y);
+          words = next_words<kD>(smem, words);
+        }
         ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
 #pragma unroll
         for (int c = 0; c < 2; c++) {
@@ -237,7 +296,7 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t) {
           for (int k = 0; k < 4; k++)
             copy_unit<kAligned>(dst + c * kChunkBytes + k * kGranuleChunk, src[k] + (quarter * 2 + c) * 64, real[k]);
         }
-        copies_arrive<kAligned>(bar.full(ring.slot));
+        slot_arrive<kAligned>(bar.full(ring.slot), lane);
         ring.skip(1);
       }
       if constexpr (X::kRope) {
@@ -248,9 +307,14 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t) {
         for (int k = 0; k < 4; k++) copy_unit<kAligned>(dst + k * kGranuleChunk, src[k] + kDv, real[k]);
         copies_arrive<kAligned>(bar.rope_full());
       }
+      if (n == 0 && t == 0) tell(turn + 1);
+      if (n == 1 || blocks == 1) { /* start the next tile's Q and list towards L2, by lines of 128 bytes */
+        const Tile next = hear_tile<kD>(smem, turn + 1);
+        for (int r = row0; r < next.rows; r += kGranule)
+          for (int column = unit * 64; column < kD; column += 8 * 64) ptx::prefetch_l2(policy.q_row(next, r) + column);
+        for (uint32_t at = t * 32; at < next.entries; at += 128 * 32) ptx::prefetch_l2(next.list + at);
+      }
     }
-    i = next;
-    next = policy.next(i);
   }
 }
 
@@ -266,22 +330,48 @@ FHK_DEV float2 quad_sum(float2 x) {
   return x;
 }
 
-/* The largest score of each of the lane's two rows; NaN counts as the largest where rows share a tile. */
+/* NaN counts as the largest where rows share a tile. */
 template <bool kShared>
-FHK_DEV float2 row_max(const float (&s)[32]) {
-  auto larger = [](float a, float b) { return kShared ? ptx::max_nan(a, b) : fmaxf(a, b); };
-  float2 x = make_float2(larger(s[0], s[1]), larger(s[2], s[3]));
+FHK_DEV float larger(float a, float b) {
+  return kShared ? ptx::max_nan(a, b) : fmaxf(a, b);
+}
+/* Of either row, with the four scores of columns j and j + 1. */
+template <bool kShared>
+FHK_DEV float2 larger_pair(float2 x, const float *s) {
+  return make_float2(larger<kShared>(x.x, larger<kShared>(s[0], s[1])), larger<kShared>(x.y, larger<kShared>(s[2], s[3])));
+}
+/* The largest of the lane's scores of either row. */
+template <bool kShared>
+FHK_DEV float2 lane_max(const float (&s)[32]) {
+  float2 x = make_float2(-INFINITY, -INFINITY);
 #pragma unroll
-  for (int j = 1; j < 8; j++) {
-    x.x = larger(x.x, larger(s[4 * j], s[4 * j + 1]));
-    x.y = larger(x.y, larger(s[4 * j + 2], s[4 * j + 3]));
-  }
+  for (int j = 0; j < 32; j += 4) x = larger_pair<kShared>(x, s + j);
+  return x;
+}
+/* The largest over the four lanes that share two rows, NaN left out. */
+FHK_DEV float2 quad_max(float2 x) {
 #pragma unroll
-  for (int d = 1; d <= 2; d <<= 1) { /* the four lanes that share the rows */
+  for (int d = 1; d <= 2; d <<= 1) {
     const float a = __shfl_xor_sync(~0u, x.x, d), b = __shfl_xor_sync(~0u, x.y, d);
-    x = make_float2(larger(x.x, a), larger(x.y, b));
+    x = make_float2(fmaxf(x.x, a), fmaxf(x.y, b));
   }
   return x;
+}
+
+/* Replace the scores of pairs that do not belong together: bit j of a row's word is entry j of the block. */
+template <typename Replace>
+FHK_DEV void hide(float (&s)[32], uint2 word0, uint2 word1, int lane, Replace &&replace) {
+  const int shift = 2 * (lane & 3);
+  word0.x >>= shift, word0.y >>= shift, word1.x >>= shift, word1.y >>= shift;
+#pragma unroll
+  for (int j = 0; j < 8; j++) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) { /* column 8 j + 2 (lane % 4) + e, as the accumulator has it */
+      const uint32_t bit = 1u << (8 * (j & 3) + e);
+      if (!((j < 4 ? word0.x : word0.y) & bit)) s[4 * j + e] = replace(s[4 * j + e]);
+      if (!((j < 4 ? word1.x : word1.y) & bit)) s[4 * j + 2 + e] = replace(s[4 * j + 2 + e]);
+    }
+  }
 }
 
 /* Zero those V rows of the block before `after` that hold a NaN or an Inf, as far as this warp's scores show them. */
@@ -317,30 +407,27 @@ FHK_DEV void silence(const float (&s)[32], uint32_t ring, const Ring<kSlots> &af
 }
 
 template <int kD, typename Policy>
-FHK_DEV void score(const Policy &policy, int32_t tiles, uint32_t smem, int warp, int lane) {
+FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of the right. */
   const uint32_t frag_row = (lane & 7) + ((lane >> 3) & 1) * 8, frag_unit = lane >> 4;
   const uint64_t tail = ptx::desc_k_major(smem + X::kQueryTail);
-  const uint32_t scores = smem + X::kScores + (warp * 32 + lane) * 16;
+  const uint32_t weights = smem + X::kWeights + warp * kGranuleChunk;
+  const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
   Ring<X::kSlots> ring;
   uint32_t turn = 0; /* blocks so far */
-  int32_t i = blockIdx.x, next = policy.next(i);
-  int32_t looked = policy.look(i), looked_next = next < tiles ? policy.look(next) : 0;
-  int32_t peeked = policy.peek(i, looked);
-  typename Policy::Marks marks = policy.marks(i, looked, peeked);
-  typename Policy::Mask mask;
-  mask.start(policy, marks, 0, warp, lane);
-  while (i < tiles) {
-    const typename Policy::Tile tile = policy.tile(i, looked, peeked);
-    const int32_t blocks = policy.blocks(tile);
-    const bool more = next < tiles;
-    looked = looked_next;
-    if (more) {
-      const int32_t after = policy.next(next);
-      if (after < tiles) looked_next = policy.look(after);
-      peeked = policy.peek(next, looked);
+  uint32_t words = smem + X::kWords;
+  const uint32_t word0 = (warp * kGranule + policy.query_of(r0) - policy.query_of(warp * kGranule)) * 8;
+  const uint32_t word1 = word0 + (policy.query_of(r1) - policy.query_of(r0)) * 8;
+  for (uint32_t tile_turn = 0;; tile_turn++) {
+    Tile tile = hear_tile<kD>(smem, tile_turn);
+    if (tile.rows < 0) break;
+    const int32_t blocks = blocks_of(tile);
+    float sink0 = -INFINITY, sink1 = -INFINITY;
+    if constexpr (!Policy::kPartial) {
+      if (r0 < tile.rows) sink0 = policy.sink(tile, r0);
+      if (r1 < tile.rows) sink1 = policy.sink(tile, r1);
     }
     /* ---- Q from the ring to registers, its tail to where wgmma reads it */
     uint32_t q[kRegisterSteps][4];
@@ -355,7 +442,7 @@ FHK_DEV void score(const Policy &policy, int32_t tiles, uint32_t smem, int warp,
       const uint32_t rope = smem + X::kRing + ring.ahead(slots - 1).slot * kSlotBytes + warp * kGranuleChunk;
       const uint32_t to = smem + X::kQueryTail + warp * kGranuleChunk + lane * 16;
       ptx::bar_sync(1, 128); /* all warps are done with the last tile's Q */
-#pragma unroll 4
+#pragma unroll
       for (int k = 0; k < 4 * (kTailChunks + (X::kRope ? 1 : 0)); k++) { /* 512 bytes; a chunk's 16 rows lie together */
         const uint32_t chunk = k < 4 * kTailChunks ? src + (kRegisterSteps / 4 + (k >> 2)) * kGranuleChunk : rope;
         const float4 v = real ? ptx::ld_shared_f4(chunk + (k & 3) * 512 + lane * 16) : make_float4(0.f, 0.f, 0.f, 0.f);
@@ -371,11 +458,17 @@ FHK_DEV void score(const Policy &policy, int32_t tiles, uint32_t smem, int warp,
       }
       ptx::fence_proxy_async(); /* the tail, before wgmma reads it */
       ptx::bar_sync(1, 128);
-      for (int k = 0; k < slots; k++) warp_arrive(bar.empty(ring.ahead(k).slot), lane);
+      __syncwarp();
+      for (int k = kWarpArrivals == 1 ? lane : 0; k < slots; k += kWarpArrivals == 1 ? 32 : 1) /* a lane speaks for the warp */
+        ptx::mbar_arrive(bar.empty(ring.ahead(k).slot));
       ring.skip(slots);
+      asm volatile("" : "+f"(sink0), "+f"(sink1)); /* loaded by now, not where the tile ends */
     }
-    float m0 = kMaxStart, m1 = kMaxStart;
+    float2 top = make_float2(-INFINITY, -INFINITY); /* the lane's largest scores so far */
+    float m0 = kMaxStart, m1 = kMaxStart;           /* the maxima that weights and sums refer to */
+    float l0 = 0.f, l1 = 0.f;
     for (int32_t n = 0; n < blocks; n++) {
+      const uint32_t buffer = turn & 1;
       float s[32];
 #pragma unroll
       for (int quarter = 0; quarter < kQuarters; quarter++) {
@@ -392,7 +485,7 @@ FHK_DEV void score(const Policy &policy, int32_t tiles, uint32_t smem, int warp,
         }
         ptx::wgmma_commit();
         ring.skip(1);
-        if (quarter == 0 && n > 0) warp_arrive(bar.given(warp), lane);
+        if (quarter + 1 == kQuarters && n > 0) warp_arrive(bar.given(buffer ^ 1), lane);
       }
       if constexpr (X::kRope) {
         ptx::mbar_wait(bar.rope_full(), turn & 1);
@@ -403,198 +496,220 @@ FHK_DEV void score(const Policy &policy, int32_t tiles, uint32_t smem, int warp,
         for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(s, tail + kTailChunks * (kChunkBytes / 16) + k * 2, k_desc + k * 2, 1);
         ptx::wgmma_commit();
       }
-      mask.settle(policy, tile, n, warp, lane);
-      if (n + 1 < blocks) {
-        mask.start(policy, marks, n + 1, warp, lane);
-      } else if (more) {
-        marks = policy.marks(next, looked, peeked);
-        mask.start(policy, marks, 0, warp, lane);
+      ptx::mbar_wait(bar.taken(buffer), (turn >> 1 & 1) ^ 1);
+      const uint32_t shrink = smem + X::kShrink + (buffer * kRows + r0) * 4;
+      if ((lane & 3) == 0) {
+        ptx::st_shared_f(shrink, 1.f);
+        ptx::st_shared_f(shrink + 8 * 4, 1.f);
       }
+      float2 x, sums;
+      auto weigh = [&]() { /* P to shared memory, for m0 and m1; the lane's part of its sums, and its largest scores */
+        sums = make_float2(0.f, 0.f);
+        x = make_float2(-INFINITY, -INFINITY);
+        float e[2][8];
+#pragma unroll
+        for (int k = 0; k <= 4; k++) { /* exponentials of one k16 step are on their way while those of the last are used */
+          if (k < 4) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) e[k & 1][j] = ptx::exp2_here(fmaf(s[8 * k + j], policy.scale, j & 2 ? -m1 : -m0));
+#pragma unroll
+            for (int j = 8 * k; j < 8 * k + 8; j += 4) x = larger_pair<Policy::kShared>(x, s + j);
+          }
+          if (k > 0) {
+            const float(&w)[8] = e[(k & 1) ^ 1];
+            sums.x += (w[0] + w[1]) + (w[4] + w[5]);
+            sums.y += (w[2] + w[3]) + (w[6] + w[7]);
+            ptx::stmatrix4(weights + buffer * kChunkBytes + swizzled(frag_row, 2 * (k - 1) + frag_unit),
+                           ptx::pack_bf16(w[0], w[1]), ptx::pack_bf16(w[2], w[3]), ptx::pack_bf16(w[4], w[5]),
+                           ptx::pack_bf16(w[6], w[7]));
+          }
+        }
+      };
+      auto hide_others = [&]() {
+        const uint2 mine0 = ptx::ld_shared2(words + word0), mine1 = ptx::ld_shared2(words + word1);
+        if (Policy::kShared || (mine0.x & mine0.y) != ~0u)
+          hide(s, mine0, mine1, lane, [](float x) { return Policy::kShared ? fmaf(x, 0.f, -INFINITY) : -INFINITY; });
+      };
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       if constexpr (X::kRope) warp_arrive(bar.rope_empty(), lane);
-      mask.hide(s, lane);
-      float2 x = row_max<Policy::kShared>(s);
-      if constexpr (Policy::kShared) {
-        if (__any_sync(~0u, !(x.x < INFINITY) | !(x.y < INFINITY))) {
-          silence(s, smem + X::kRing, ring, lane);
-          mask.hide_all(s, lane);
-          x = row_max<true>(s);
+      if (n > 0) { /* masked and weighed in one stretch, for the compiler to interleave */
+        hide_others();
+        weigh();
+      } else {
+        hide_others();
+        x = lane_max<Policy::kShared>(s);
+      }
+      if (n == 0 || __any_sync(~0u, !(fmaf(x.x, policy.scale, -m0) <= kSlack) | !(fmaf(x.y, policy.scale, -m1) <= kSlack))) {
+        if constexpr (Policy::kShared) {
+          if (__any_sync(~0u, !(x.x < INFINITY) | !(x.y < INFINITY))) {
+            silence(s, smem + X::kRing, ring, lane);
+            /* The words are read anew, or the compiler keeps the 64 conditions of above for this. */
+            hide(s, ptx::ld_shared2(words + word0), ptx::ld_shared2(words + word1), lane, [](float) { return -INFINITY; });
+            x = lane_max<true>(s);
+          }
+        }
+        const float2 row = quad_max(x);
+        const float old0 = m0, old1 = m1;
+        m0 = fmaxf(m0, row.x * policy.scale);
+        m1 = fmaxf(m1, row.y * policy.scale);
+        const float shrink0 = ptx::exp2(old0 - m0), shrink1 = ptx::exp2(old1 - m1);
+        l0 *= shrink0, l1 *= shrink1;
+        if ((lane & 3) == 0) {
+          ptx::st_shared_f(shrink, shrink0);
+          ptx::st_shared_f(shrink + 8 * 4, shrink1);
+        }
+        weigh();
+      }
+      top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
+      l0 += sums.x, l1 += sums.y;
+      words = next_words<kD>(smem, words);
+      if (n + 1 == blocks) { /* out = O / (l + 2^(sink - m)), with the true maxima again */
+        tile = hear_tile<kD>(smem, tile_turn); /* again: it would cost registers beside Q */
+        top = quad_max(top);
+        const float top0 = fmaxf(top.x * policy.scale, kMaxStart), top1 = fmaxf(top.y * policy.scale, kMaxStart);
+        const float rest0 = ptx::exp2(m0 - top0), rest1 = ptx::exp2(m1 - top1);
+        const float2 l = quad_sum(make_float2(l0 * rest0, l1 * rest1));
+        if ((lane & 3) == 0) {
+          const uint32_t finish = smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4;
+          if constexpr (Policy::kPartial) {
+            policy.sums(tile)[r0] = make_float2(top0, l.x);
+            policy.sums(tile)[r1] = make_float2(top1, l.y);
+            ptx::st_shared_f(finish, rest0);
+            ptx::st_shared_f(finish + 8 * 4, rest1);
+          } else {
+            if (r0 < tile.rows) policy.statistics(tile, r0, top0, l.x);
+            if (r1 < tile.rows) policy.statistics(tile, r1, top1, l.y);
+            ptx::st_shared_f(finish, inverse_denominator(top0, l.x, sink0) * rest0);
+            ptx::st_shared_f(finish + 8 * 4, inverse_denominator(top1, l.y, sink1) * rest1);
+          }
         }
       }
-      m0 = fmaxf(m0, x.x * policy.scale);
-      m1 = fmaxf(m1, x.y * policy.scale);
-      ptx::mbar_wait(bar.taken(warp), (turn & 1) ^ 1);
-#pragma unroll
-      for (int j = 0; j < 8; j++)
-        ptx::st_shared_f4(scores + j * 128 * 16, make_float4(s[4 * j], s[4 * j + 1], s[4 * j + 2], s[4 * j + 3]));
-      ptx::st_shared_f2(scores + (X::kMaxima - X::kScores), make_float2(m0, m1));
-      if (n + 1 == blocks) warp_arrive(bar.given(warp), lane); /* no next scores to queue first: the tile's Q is done */
+      ptx::fence_proxy_async(); /* P, before wgmma reads it */
+      if (n + 1 == blocks) warp_arrive(bar.given(buffer), lane); /* no next scores to queue first */
       turn++;
     }
-    i = next;
-    next = policy.next(i);
   }
 }
 
 /* ---- Warpgroups 1 and 2: P and O = P V, columns 256 half .. 256 half + 255 ---- */
 
-/* Store 128 columns of one of the lane's two rows. */
+/* Store 128 columns of one of the lane's two rows; row may be NULL. */
 template <int kHalf>
 FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool wide, int lane) {
   const int c4 = lane & 3;
+  uint32_t v[4][4]; /* [32 columns][pair 8 k + 2 c4] */
 #pragma unroll
-  for (int j = 0; j < 4; j++) { /* 32 columns: the lane holds the pairs 8 k + 2 c4, k = 0..3 */
-    uint32_t v[4];
+  for (int j = 0; j < 4; j++) {
 #pragma unroll
     for (int k = 0; k < 4; k++)
-      v[k] = ptx::pack_bf16(o[16 * j + 4 * k + 2 * kHalf] * factor, o[16 * j + 4 * k + 2 * kHalf + 1] * factor);
-    if (wide) { /* a 4 x 4 transpose in the quad gives it columns 8 c4 .. 8 c4 + 7 */
-      uint32_t a = c4 & 1 ? v[0] : v[1], b = c4 & 1 ? v[2] : v[3];
-      a = __shfl_xor_sync(~0u, a, 1);
-      b = __shfl_xor_sync(~0u, b, 1);
-      if (c4 & 1) {
-        v[0] = a;
-        v[2] = b;
-      } else {
-        v[1] = a;
-        v[3] = b;
-      }
-      a = c4 & 2 ? v[0] : v[2];
-      b = c4 & 2 ? v[1] : v[3];
-      a = __shfl_xor_sync(~0u, a, 2);
-      b = __shfl_xor_sync(~0u, b, 2);
-      if (c4 & 2) {
-        v[0] = a;
-        v[1] = b;
-      } else {
-        v[2] = a;
-        v[3] = b;
-      }
-      if (row) *reinterpret_cast<uint4 *>(row + 32 * j + 8 * c4) = make_uint4(v[0], v[1], v[2], v[3]);
-    } else if (row) {
+      v[j][k] = ptx::pack_bf16(o[16 * j + 4 * k + 2 * kHalf] * factor, o[16 * j + 4 * k + 2 * kHalf + 1] * factor);
+  }
+  if (!wide) {
+    if (!row) return;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        row[32 * j + 8 * k + 2 * c4] = static_cast<uint16_t>(v[k]);
-        row[32 * j + 8 * k + 2 * c4 + 1] = static_cast<uint16_t>(v[k] >> 16);
+        row[32 * j + 8 * k + 2 * c4] = static_cast<uint16_t>(v[j][k]);
+        row[32 * j + 8 * k + 2 * c4 + 1] = static_cast<uint16_t>(v[j][k] >> 16);
+      }
+    }
+    return;
+  }
+  /* A 4 x 4 transpose in the quad gives the lane columns 8 c4 .. 8 c4 + 7 of each 32; the four in step, for latency. */
+#pragma unroll
+  for (int d = 1; d <= 2; d <<= 1) {
+    const bool right = c4 & d;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        if (k & d) continue;
+        const uint32_t other = __shfl_xor_sync(~0u, right ? v[j][k] : v[j][k + d], d);
+        v[j][k] = right ? other : v[j][k];
+        v[j][k + d] = right ? v[j][k + d] : other;
       }
     }
   }
+  if (!row) return;
+#pragma unroll
+  for (int j = 0; j < 4; j++) *reinterpret_cast<uint4 *>(row + 32 * j + 8 * c4) = make_uint4(v[j][0], v[j][1], v[j][2], v[j][3]);
 }
 
 template <int kD, typename Policy>
-FHK_DEV void blend(const Policy &policy, int32_t tiles, uint32_t smem, int half, int warp, int lane) {
+FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
-  const uint32_t scores = smem + X::kScores + (warp * 32 + lane) * 16;
+  const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
   Ring<X::kSlots> ring;
   uint32_t turn = 0;
-  int32_t i = blockIdx.x;
-  int32_t looked = policy.look(i);
-  int32_t peeked = policy.peek(i, looked);
-  while (i < tiles) {
-    int32_t blocks;
-    {
-      const typename Policy::Tile tile = policy.tile(i, looked, peeked);
-      blocks = policy.blocks(tile);
-      ring.skip(query_slots<kD>(tile));
-    }
-    const int32_t next = policy.next(i);
-    if (next < tiles) {
-      looked = policy.look(next); /* no hurry here: the first scores of a tile take longer than the loads */
-      peeked = policy.peek(next, looked);
-    }
+  for (uint32_t tile_turn = 0;; tile_turn++) {
+    const Tile tile = hear_tile<kD>(smem, tile_turn);
+    if (tile.rows < 0) break;
+    const int32_t blocks = blocks_of(tile);
+    ring.skip(query_slots<kD>(tile));
     float o0[64], o1[64]; /* 128 columns each */
-    float m0 = kMaxStart, m1 = kMaxStart, l0 = 0.f, l1 = 0.f;
+    float finish0, finish1;
     for (int32_t n = 0; n < blocks; n++) {
-      ptx::mbar_wait(bar.given(warp), turn & 1); /* also says that K = V of this block has landed: its scores are done */
+      const uint32_t buffer = turn & 1;
+      ptx::mbar_wait(bar.given(buffer), turn >> 1 & 1); /* also says that K = V of this block has landed: its scores are done */
       turn++;
-      {
-        const float2 m = ptx::ld_shared_f2(scores + (X::kMaxima - X::kScores));
-        const float shrink0 = ptx::exp2(m0 - m.x), shrink1 = ptx::exp2(m1 - m.y);
-        m0 = m.x;
-        m1 = m.y;
-        l0 *= shrink0;
-        l1 *= shrink1;
-        if (n > 0 && __any_sync(~0u, (shrink0 != 1.f) | (shrink1 != 1.f))) {
+      const float shrink0 = ptx::ld_shared_f(smem + X::kShrink + (buffer * kRows + r0) * 4);
+      const float shrink1 = ptx::ld_shared_f(smem + X::kShrink + (buffer * kRows + r1) * 4);
+      if (n > 0 && __any_sync(~0u, (shrink0 != 1.f) | (shrink1 != 1.f))) {
 #pragma unroll
-          for (int j = 0; j < 16; j++) {
-            o0[4 * j] *= shrink0, o0[4 * j + 1] *= shrink0, o0[4 * j + 2] *= shrink1, o0[4 * j + 3] *= shrink1;
-            o1[4 * j] *= shrink0, o1[4 * j + 1] *= shrink0, o1[4 * j + 2] *= shrink1, o1[4 * j + 3] *= shrink1;
-          }
+        for (int j = 0; j < 16; j++) {
+          o0[4 * j] *= shrink0, o0[4 * j + 1] *= shrink0, o0[4 * j + 2] *= shrink1, o0[4 * j + 3] *= shrink1;
+          o1[4 * j] *= shrink0, o1[4 * j + 1] *= shrink0, o1[4 * j + 2] *= shrink1, o1[4 * j + 3] *= shrink1;
         }
       }
-      ptx::fence_proxy_async(); /* V, seen through `given`, before wgmma reads it */
       const uint32_t slot0 = ring.ahead(2 * half).slot, slot1 = ring.ahead(2 * half + 1).slot;
+      const uint64_t p = ptx::desc_k_major(smem + X::kWeights + buffer * kChunkBytes);
       const uint64_t v0 = ptx::desc_mn_major(smem + X::kRing + slot0 * kSlotBytes, kChunkBytes);
       const uint64_t v1 = ptx::desc_mn_major(smem + X::kRing + slot1 * kSlotBytes, kChunkBytes);
-      auto weigh = [&](int step, uint32_t (&p)[4]) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          const float4 s = ptx::ld_shared_f4(scores + (2 * step + e) * 128 * 16);
-          const float a = ptx::exp2(fmaf(s.x, policy.scale, -m0)), b = ptx::exp2(fmaf(s.y, policy.scale, -m0));
-          const float c = ptx::exp2(fmaf(s.z, policy.scale, -m1)), d = ptx::exp2(fmaf(s.w, policy.scale, -m1));
-          l0 += a + b;
-          l1 += c + d;
-          p[2 * e] = ptx::pack_bf16(a, b);
-          p[2 * e + 1] = ptx::pack_bf16(c, d);
-        }
-      };
-      uint32_t p[4][4];
+      ptx::fence_proxy_async(); /* V, seen through `given`, before wgmma reads it */
       ptx::keep(o0);
       ptx::keep(o1);
+      ptx::wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < 4; step += 2) { /* the second half is weighed while the first is multiplied */
-        weigh(step, p[step]);
-        weigh(step + 1, p[step + 1]);
-        if (step == 2) warp_arrive(bar.taken(warp), lane);
-        ptx::wgmma_fence();
+      for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 1>(o0, p + k * 2, v0 + k * 128, (k > 0) | (n > 0));
+      ptx::wgmma_commit();
 #pragma unroll
-        for (int k = step; k < step + 2; k++) ptx::wgmma_rs<1>(o0, p[k], v0 + k * 128, (k > 0) | (n > 0));
-#pragma unroll
-        for (int k = step; k < step + 2; k++) ptx::wgmma_rs<1>(o1, p[k], v1 + k * 128, (k > 0) | (n > 0));
-        ptx::wgmma_commit();
-      }
-      ptx::wgmma_wait<0>();
+      for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 1>(o1, p + k * 2, v1 + k * 128, (k > 0) | (n > 0));
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
       ptx::keep(o0);
-      ptx::keep(o1);
       warp_arrive(bar.empty(slot0), lane);
+      ptx::wgmma_wait<0>();
+      ptx::keep(o1);
+      if (n + 1 == blocks) { /* before `taken` lets them be written anew */
+        finish0 = ptx::ld_shared_f(smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4);
+        finish1 = ptx::ld_shared_f(smem + X::kFinish + ((tile_turn & 1) * kRows + r1) * 4);
+      }
       warp_arrive(bar.empty(slot1), lane);
+      warp_arrive(bar.taken(buffer), lane);
       ring.skip(kQuarters);
     }
-    /* ---- finish: out = O / (l + 2^(sink - m)) */
-    const typename Policy::Tile tile = policy.tile(i, policy.look(i), 0); /* made anew: it would cost registers beside O */
     if constexpr (Policy::kPartial) {
-      const float2 l = quad_sum(make_float2(l0, l1));
-      float4 *to = policy.partial(i) + half * 32 * 128 + warp * 32 + lane;
+      float4 *to = policy.partial(tile) + half * 32 * 128 + warp * 32 + lane;
 #pragma unroll
-      for (int j = 0; j < 16; j++) to[j * 128] = make_float4(o0[4 * j], o0[4 * j + 1], o0[4 * j + 2], o0[4 * j + 3]);
+      for (int j = 0; j < 16; j++)
+        to[j * 128] = make_float4(o0[4 * j] * finish0, o0[4 * j + 1] * finish0, o0[4 * j + 2] * finish1, o0[4 * j + 3] * finish1);
 #pragma unroll
-      for (int j = 0; j < 16; j++) to[(16 + j) * 128] = make_float4(o1[4 * j], o1[4 * j + 1], o1[4 * j + 2], o1[4 * j + 3]);
-      if (half == 0 && (lane & 3) == 0) {
-        float2 *sums = policy.sums(i) + warp * kGranule + (lane >> 2);
-        sums[0] = make_float2(m0, l.x);
-        sums[8] = make_float2(m1, l.y);
-      }
+      for (int j = 0; j < 16; j++)
+        to[(16 + j) * 128] =
+            make_float4(o1[4 * j] * finish0, o1[4 * j + 1] * finish0, o1[4 * j + 2] * finish1, o1[4 * j + 3] * finish1);
     } else if (warp * kGranule < tile.rows) {
-      const float2 l = quad_sum(make_float2(l0, l1));
-      const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
-      if (half == 0 && (lane & 3) == 0) {
-        if (r0 < tile.rows) policy.statistics(tile, r0, m0, l.x);
-        if (r1 < tile.rows) policy.statistics(tile, r1, m1, l.y);
-      }
       uint16_t *row = r0 < tile.rows ? policy.out_row(tile, r0) + half * 256 : nullptr;
-      float factor = r0 < tile.rows ? inverse_denominator(m0, l.x, policy.sink(tile, r0)) : 0.f;
-      store_row<0>(o0, factor, row, policy.wide_out, lane);
-      store_row<0>(o1, factor, row ? row + 128 : nullptr, policy.wide_out, lane);
+      store_row<0>(o0, finish0, row, policy.wide_out, lane);
+      store_row<0>(o1, finish0, row ? row + 128 : nullptr, policy.wide_out, lane);
       if (warp * kGranule + 8 < tile.rows) {
         row = r1 < tile.rows ? policy.out_row(tile, r1) + half * 256 : nullptr;
-        factor = r1 < tile.rows ? inverse_denominator(m1, l.y, policy.sink(tile, r1)) : 0.f;
-        store_row<1>(o0, factor, row, policy.wide_out, lane);
-        store_row<1>(o1, factor, row ? row + 128 : nullptr, policy.wide_out, lane);
+        store_row<1>(o0, finish1, row, policy.wide_out, lane);
+        store_row<1>(o1, finish1, row ? row + 128 : nullptr, policy.wide_out, lane);
       }
     }
-    i = next;
   }
 }
 
@@ -613,13 +728,13 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Po
   /* ptxas honours setmaxnreg only where each role is one branch of a single if/else. */
   if (group == 3) {
     ptx::setmaxnreg_dec<kFetchRegs>();
-    fetch<kD, kAligned>(policy, tiles, smem, t);
+    fetch<kD, kAligned>(policy, tiles, smem, t, warp, lane);
   } else if (group == 0) {
     ptx::setmaxnreg_inc<kScoreRegs>();
-    score<kD>(policy, tiles, smem, warp, lane);
+    score<kD>(policy, smem, warp, lane);
   } else {
     ptx::setmaxnreg_inc<kBlendRegs>();
-    blend<kD>(policy, tiles, smem, group - 1, warp, lane);
+    blend<kD>(policy, smem, group - 1, warp, lane);
   }
   policy.leave();
 }

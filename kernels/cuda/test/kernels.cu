@@ -7,7 +7,7 @@
  *   kernels small [NAME]              a few small cases: what compute-sanitizer is run on
  *   kernels plan                      plans against a host brute force, exact
  *   kernels time [NAME] [quick|full]  microseconds, CUDA events, median of 30 launches
- *   kernels share [quick]             plan and packed over patterns with overlap, with padded beside
+ *   kernels share [quick|packed]      plan and packed over patterns with overlap, with padded beside; packed: its kernel alone
  *   kernels once NAME PATTERN S_Q     two launches: for a profiler
  */
 #include <cuda_runtime.h>
@@ -797,7 +797,7 @@ static void time_all(const char *only, bool quick, bool full) {
 }
 
 /* Plan and packed where neighbours share: us of each alone, of both as one call, and of padded. Times are medians of 30. */
-static void time_sharing(bool quick) {
+static void time_sharing(bool quick, bool alone) {
   struct Row { const char *name; Pattern pattern; int64_t s_q, s_kv, compressed, base; int h_q, d; int64_t topk; double kept; };
   std::vector<Row> rows;
   for (int64_t s_q : {8192, 1024}) {
@@ -807,7 +807,7 @@ static void time_sharing(bool quick) {
     rows.push_back({"uniform 32768", kUniform, s_q, 32768, 0, 0, 8, 512, 640, 0});
   }
   rows.push_back({"uniform 8192", kUniform, 8192, 8192, 0, 0, 8, 512, 640, 0});
-  for (int64_t s_q : {64, 256, 512, 2048, 4096}) rows.push_back({"local 0.9 8k", kLocal, s_q, 10240, 0, 0, 8, 512, 640, 0.9});
+  for (int64_t s_q : {64, 128, 256, 512, 2048, 4096}) rows.push_back({"local 0.9 8k", kLocal, s_q, 10240, 0, 0, 8, 512, 640, 0.9});
   if (!quick) {
     rows.push_back({"local 0.8 8k", kLocal, 8192, 10240, 0, 0, 8, 512, 640, 0.8});
     for (int h_q : {4, 16, 32}) rows.push_back({"csa 8k", kCsa, 8192, 10240, 0, 0, h_q, 512, 640, 0});
@@ -821,7 +821,7 @@ static void time_sharing(bool quick) {
   } };
   Family build = kPacked;
   build.name = "plan", build.launch = BuildOnly::run;
-  printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d", "topk",
+  if (!alone) printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d", "topk",
          "union", "keys/en", "plan", "packed", "both", "padded", "TF", "x");
   for (const Row &row : rows) {
     Case c;
@@ -840,10 +840,17 @@ static void time_sharing(bool quick) {
     double all = 0, chosen = 0;
     for (const int32_t n : entries) all += n;
     for (const int32_t n : keys) chosen += n;
-    const double plan_us = median_us(build, ready.call, row.name), both = median_us(kPacked, ready.call, row.name);
     fh_call planned = p.call;
     planned.plan = &plan;
-    const double packed = median_us(kPacked, Ready(kPacked, planned).call, row.name), padded = median_us(kFamilies[0], p.call, row.name);
+    const double packed = median_us(kPacked, Ready(kPacked, planned).call, row.name);
+    if (alone) {
+      printf("%-18s %5lld %3d %4d %5lld | %7.0f | %7.1f us\n", row.name, static_cast<long long>(c.s_q), c.h_q, c.d,
+             static_cast<long long>(c.topk), all / plan.groups, packed);
+      fflush(stdout);
+      continue;
+    }
+    const double plan_us = median_us(build, ready.call, row.name), both = median_us(kPacked, ready.call, row.name);
+    const double padded = median_us(kFamilies[0], p.call, row.name);
     printf("%-18s %5lld %6lld %3d %4d %5lld | %7.0f %7.2f | %7.1f %8.1f %8.1f %8.1f | %6.0f %7.2f\n", row.name,
            static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv), c.h_q, c.d, static_cast<long long>(c.topk),
            all / plan.groups, chosen / all, plan_us, packed, both, padded, 2. * 64 * (c.d + 512) * all / packed * 1e-6,
@@ -868,7 +875,8 @@ static double reference_ms() {
 int main(int argc, char **argv) {
   const std::string what = argc > 1 ? argv[1] : "check";
   const std::string amount = argc > 2 ? argv[argc - 1] : "";
-  const char *only = argc > 2 && strcmp(argv[2], "quick") && strcmp(argv[2], "full") ? argv[2] : nullptr;
+  const bool amount_alone = what == "share" || !strcmp(amount.c_str(), "quick") || !strcmp(amount.c_str(), "full");
+  const char *only = argc > (amount_alone ? 3 : 2) ? argv[2] : nullptr;
   cudaDeviceProp properties;
   OK(cudaGetDeviceProperties(&properties, 0));
   gpu.multiprocessors = properties.multiProcessorCount;
@@ -893,7 +901,7 @@ int main(int argc, char **argv) {
     return failures ? 1 : 0;
   }
   if (what == "share") {
-    time_sharing(amount == "quick");
+    time_sharing(amount == "quick" || amount == "packed", amount == "packed");
     return 0;
   }
   if (what == "time") {

@@ -14,20 +14,14 @@ namespace sm90_padded {
 
 using sm90_tile::kBlock;
 using sm90_tile::kRows;
+using sm90_tile::Tile;
 
 struct Padded {
-  struct Tile {
-    int32_t s;        /* -1: a row that is lacking */
-    int32_t head0;    /* first head */
-    int32_t rows;     /* real heads, 0 .. 64 */
-    uint32_t length;  /* entries of the list that count */
-  };
-
   fh_call call;
   Rows rows;
   int32_t tiles;      /* rows * head_tiles */
   int32_t head_tiles; /* h_pad / 64: 1 or 2 */
-  uint32_t width;     /* topk */
+  uint32_t kv_rows;   /* s_kv */
   float scale;
   bool wide_out;
 
@@ -40,72 +34,29 @@ struct Padded {
 
   FHK_DEV int32_t next(int32_t i) const { return i + static_cast<int32_t>(gridDim.x); }
   FHK_DEV int32_t look(int32_t i) const { return rows.look(i >> (head_tiles - 1)); }
-  FHK_DEV int32_t query(int32_t i, int32_t looked) const { return rows.row(i >> (head_tiles - 1), looked); }
-  FHK_DEV int32_t peek(int32_t i, int32_t looked) const {
-    const int32_t s = query(i, looked);
-    return s < 0 ? 0 : call.topk_length ? __ldg(call.topk_length + s) : static_cast<int32_t>(width);
+  /* A tile's part is its first head. A row that is lacking has no heads and no entries. */
+  FHK_DEV Tile tile(int32_t i, int32_t looked) const {
+    const int32_t s = rows.row(i >> (head_tiles - 1), looked), head0 = i & (head_tiles - 1) ? kRows : 0;
+    if (s < 0) return {0, call.indices, 0, 0, head0, 0};
+    return {s, call.indices + s * call.indices_stride, min(max(call.h_q - head0, 0), kRows), list_length(call, s), head0, 0};
   }
-  FHK_DEV Tile tile(int32_t i, int32_t looked, int32_t peeked) const {
-    const int32_t s = query(i, looked), head0 = i & (head_tiles - 1) ? kRows : 0, left = s < 0 ? 0 : call.h_q - head0;
-    const int32_t length = peeked < 0 ? 0 : peeked;
-    return {s, head0, left < 0 ? 0 : left < kRows ? left : kRows, min(static_cast<uint32_t>(length), width)};
-  }
-  FHK_DEV int32_t blocks(const Tile &tile) const { return tile.length == 0 ? 1 : (tile.length - 1) / kBlock + 1; }
-  FHK_DEV const int32_t *list(int32_t i, int32_t looked, int32_t) const {
-    const int32_t s = query(i, looked);
-    return call.indices + (s < 0 ? 0 : s) * call.indices_stride;
-  }
-  using Marks = const int32_t *;
-  FHK_DEV Marks marks(int32_t i, int32_t looked, int32_t peeked) const { return list(i, looked, peeked); }
-  FHK_DEV bool valid(const Tile &tile, uint32_t pos, int32_t entry) const {
-    return pos < tile.length && static_cast<uint32_t>(entry) < static_cast<uint32_t>(call.s_kv);
+  /* All rows of a tile have the same keys. */
+  static constexpr bool kShared = false, kPartial = false;
+  FHK_DEV int query_of(int) const { return 0; }
+  FHK_DEV uint32_t member(const Tile &tile, uint32_t pos, int) const {
+    return ptx::ld_global(reinterpret_cast<const uint32_t *>(tile.list + pos)) < kv_rows;
   }
   FHK_DEV const uint16_t *kv(int32_t entry) const { return call.kv + entry * call.kv_stride; }
   FHK_DEV const uint16_t *q_row(const Tile &tile, int r) const {
-    return call.q + tile.s * call.q_stride_s + (tile.head0 + r) * call.q_stride_h;
+    return call.q + tile.first * call.q_stride_s + (tile.part + r) * call.q_stride_h;
   }
   FHK_DEV uint16_t *out_row(const Tile &tile, int r) const {
-    return static_cast<uint16_t *>(call.out) + tile.s * call.out_stride_s + (tile.head0 + r) * call.out_stride_h;
+    return static_cast<uint16_t *>(call.out) + tile.first * call.out_stride_s + (tile.part + r) * call.out_stride_h;
   }
-  FHK_DEV float sink(const Tile &tile, int r) const { return sink_log2(call, tile.head0 + r); }
+  FHK_DEV float sink(const Tile &tile, int r) const { return sink_log2(call, tile.part + r); }
   FHK_DEV void statistics(const Tile &tile, int r, float m, float l) const {
-    store_statistics(call, tile.s, tile.head0 + r, m, l);
+    store_statistics(call, tile.first, tile.part + r, m, l);
   }
-
-  /* Start tile i's heads and list towards L2; thread t of 128. A line is 128 bytes. */
-  FHK_DEV void prefetch(int32_t i, int32_t looked, int t) const {
-    const Tile next = tile(i, looked, 0);
-    const int lines = (call.d_qk * 2 + 127) / 128;
-    for (int line = t; line < next.rows * lines; line += 128) ptx::prefetch_l2(q_row(next, line / lines) + line % lines * 64);
-    const int32_t *entries = list(i, looked, 0);
-    for (uint32_t pos = t * 32; pos < width; pos += 128 * 32) ptx::prefetch_l2(entries + pos);
-  }
-
-  /* Every row of a tile has the same keys: bit j of `valid` belongs to entry j of the block. */
-  static constexpr bool kShared = false, kPartial = false;
-  struct Mask {
-    int32_t entry0, entry1; /* entries lane and lane + 32 of the coming block */
-    uint32_t low, high;
-    FHK_DEV void start(const Padded &policy, const int32_t *list, int32_t n, int, int lane) {
-      entry0 = sm90_tile::entry_at(list, policy.width, n * kBlock + lane);
-      entry1 = sm90_tile::entry_at(list, policy.width, n * kBlock + lane + 32);
-    }
-    FHK_DEV void settle(const Padded &policy, const Tile &tile, int32_t n, int, int lane) {
-      low = __ballot_sync(~0u, policy.valid(tile, n * kBlock + lane, entry0));
-      high = __ballot_sync(~0u, policy.valid(tile, n * kBlock + lane + 32, entry1));
-    }
-    FHK_DEV void hide(float (&s)[32], int lane) const {
-      if ((low & high) == ~0u) return;
-      const uint32_t word0 = low >> 2 * (lane & 3), word1 = high >> 2 * (lane & 3);
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          if (!((j < 4 ? word0 : word1) >> (8 * (j & 3) + e) & 1)) s[4 * j + e] = s[4 * j + 2 + e] = -INFINITY;
-        }
-      }
-    }
-  };
 };
 
 template <int kD, bool kAligned>
@@ -120,7 +71,7 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   policy.head_tiles = call->h_pad / kRows;
   policy.rows = rows_of(*call);
   policy.tiles = static_cast<int32_t>(most_rows(*call) * policy.head_tiles);
-  policy.width = static_cast<uint32_t>(call->topk);
+  policy.kv_rows = static_cast<uint32_t>(call->s_kv);
   policy.scale = call->sm_scale * kLog2e;
   policy.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
   return sm90_tile::launch<kD, kAligned>(policy, call->path == FH_AUTO, multiprocessors, stream);
