@@ -169,9 +169,9 @@ static const struct { int32_t heads, ctas; fh_path_cost cost; } gather_costs[] =
 static const struct { int32_t heads; fh_path_cost cost; } padded_costs[] = {
     {8, {5.2, 0.0, 1.53}}, {16, {5.2, 0.0, 1.64}}, {32, {5.2, 0.0, 1.71}}, {64, {5.2, 0.0, 1.85}},
 };
-static const fh_path_cost packed_cost = {3.4, 0.0265, 1.63};
-static const fh_path_cost plan_cost = {10.0, 0.018, 0.0}; /* and finding nothing to pack */
-static const double SPLIT_US = 10.6; /* what combining the parts of split unions adds to a call */
+static const fh_path_cost packed_cost = {5.0, 0.0356, 1.42};
+static const fh_path_cost plan_cost = {9.5, 0.0215, 0.14}; /* of lists that share nothing, 8 heads */
+static const double SPLIT_US = 8.2; /* what combining the parts of split unions adds to a call */
 /* A row takes this part of its time in a full device where a cluster shares it, and where it has a multiprocessor to itself. */
 static const double ROW_SHARED = 0.25, ROW_ALONE = 0.65;
 
@@ -225,6 +225,7 @@ void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *pol
   policy->padded = padded_cost(device, call);
   policy->packed = packed_cost;
   policy->plan = plan_cost;
+  policy->plan.gflop_us *= (double)gather_costs[0].heads / call->h_q; /* it goes by keys */
   const int32_t splits = fhk_sm90_packed_splits(gpu, call);
   const double groups = (double)fh_groups_most(call->s_q, call->requests, call->group);
   const double waves = in_waves(groups * splits, gpu->multiprocessors);

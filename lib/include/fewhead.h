@@ -481,8 +481,10 @@ fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t
  *  - planned 1, on a plan that is there: where packing at best saves the call_us of those rows, which begin once more where only
  *    some groups are packed.
  *  - planned 0, where the plan would have to be built: where what packing saves at best, the plan paid, is at least what a plan
- *    costs in vain; and where that cost on top of all rows one by one comes to no more than 1.02 times padded. So lists that share
- *    nothing do not make it slower than padding, beyond what two runs of padding differ by.
+ *    costs in vain, twice its own cost for what it drives out of the caches; and where that on top of all rows one by one comes to
+ *    no more than 1.02 times padded. So lists that share nothing do not make it slower than padding, beyond what two runs of padding
+ *    differ by; and with heads so many that rows one by one are padded, no plan is built: a caller who knows that lists share keys
+ *    brings one, or a policy in which plans cost less.
  * On CUDA every list is taken to be full. row_invariant 1: *packs is 0. A pure function.
  */
 fh_status fh_policy_packs(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs);

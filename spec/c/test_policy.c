@@ -127,8 +127,8 @@ static int32_t packs(const fh_policy *policy, const fh_work *work, int32_t plann
 static void packing(void) {
   fh_work work = some_work();
   work.entries = 1 << 30; /* what the lists share is not known yet */
-  /* rows one by one 100, padded 120; packed at best 60 */
-  fh_policy policy = {sizeof policy, {120, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
+  /* rows one by one 100, padded 130; packed at best 60 */
+  fh_policy policy = {sizeof policy, {130, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
   CHECK_INT(packs(&policy, &work, 1), 1);
   CHECK_INT(packs(&policy, &work, 0), 1);
   for (int more = 0; more < 2; more++) { /* a plan that is there is paid for, but rows begin once more: 100 - 60 against that */
@@ -140,20 +140,19 @@ static void packing(void) {
     begun.padded = (fh_path_cost){39.9 + 0.2 * more, (60.1 - 0.2 * more) / 1000, 0};
     CHECK_INT(packs(&begun, &work, 1), !more);
   }
-  for (int part = 0; part < 3; part++) { /* a plan for 20 in vain: 100 + 20 is padded, and 20 are left to gain; each kind of cost */
+  for (int part = 0; part < 3; part++) { /* 40 to gain, of which a plan takes a third, and twice that in vain; each kind of cost */
     for (int more = 0; more < 2; more++) {
-      policy.padded.call_us = 120;
-      const double us = 19.9 + 0.2 * more;
+      const double us = 13.3 + 0.1 * more;
       policy.plan = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};
       CHECK_INT(packs(&policy, &work, 0), !more);
-      /* the other condition alone: 100 + 19.9 or 20.1 against 1.02 times padded */
+      /* the other condition alone: 100 and twice the plan against 1.02 times padded */
       policy.packed.call_us = 0;
-      policy.padded.call_us = 120 / 1.02;
+      policy.padded.call_us = 126.7 / 1.02;
       CHECK_INT(packs(&policy, &work, 0), !more);
       policy.packed.call_us = 10;
+      policy.padded.call_us = 130;
     }
   }
-  policy.padded.call_us = 120;
   policy.plan = (fh_path_cost){0, 0, 0};
   for (int32_t planned = 0; planned < 2; planned++) {
     fh_policy other = policy;
