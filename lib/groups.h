@@ -1,5 +1,5 @@
-/* The groups of a call on the packed path: how many there can be, and which of them FH_AUTO packs. Read by C and by CUDA C++; every
- * device decides alike. */
+/* The groups of a call on the packed path: how many there can be, and which of them FH_AUTO packs. Read by C and by CUDA C++, so
+ * that every device decides alike. */
 #ifndef FEWHEAD_GROUPS_H
 #define FEWHEAD_GROUPS_H
 
@@ -41,7 +41,11 @@ typedef struct fh_group_costs {
   double packed, packed_group, packed_tile, rows, row, key;
 } fh_group_costs;
 
+/* Tiles that entries fill: what a packed group's time goes by. */
 enum { FH_TILE_ENTRIES = 64 };
+FH_GROUPS int64_t fh_tiles(int64_t entries) {
+  return (entries + FH_TILE_ENTRIES - 1) / FH_TILE_ENTRIES;
+}
 
 /* All zeros where there is nothing to choose: then all groups are packed. */
 FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
@@ -63,11 +67,17 @@ FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
 /* Nanoseconds that packing the group saves, below 0 where its rows cost less one by one; within 31 bits, so that sums are exact. A
  * group without rows saves nothing. */
 FH_GROUPS int32_t fh_group_saves(const fh_group_costs *costs, int64_t entries, int64_t rows, int64_t keys) {
-  const int64_t tiles = (entries + FH_TILE_ENTRIES - 1) / FH_TILE_ENTRIES;
   const double ns = 1e3 * (costs->row * (double)rows + costs->key * (double)keys - costs->packed_group -
-                           costs->packed_tile * (double)tiles);
+                           costs->packed_tile * (double)fh_tiles(entries));
   if (rows == 0) return 0;
   return ns > INT32_MAX ? INT32_MAX : ns < -INT32_MAX ? -INT32_MAX : (int32_t)ns;
+}
+
+/* Where a group stands in the order, 0 first, up to 2 * fh_tiles(capacity) + 1: those that cost less row by row, then the others, each
+ * by falling tiles. */
+FH_GROUPS uint32_t fh_group_rank(int64_t capacity, int64_t entries, int32_t saves) {
+  const int64_t fewer = fh_tiles(capacity) - fh_tiles(entries);
+  return (uint32_t)(saves < 0 ? fewer : fh_tiles(capacity) + 1 + fewer);
 }
 
 /* How many groups are not packed: the `fewer` that cost less row by row; or all or none, where that costs less than both kinds of work

@@ -12,13 +12,12 @@ enum {
   DIGIT_BITS = 11, /* a histogram of 8 KiB stays in the first-level cache beside the pairs it sorts */
   MOST_PASSES = (32 + DIGIT_BITS - 1) / DIGIT_BITS
 };
-static const int64_t PACKED_RANK = (int64_t)1 << 31; /* above all entries: packed groups come after the others */
 
 typedef struct plan_run {
   const fh_call *call;
   fh_plan *plan;
   fh_group_costs costs;
-  uint64_t *rank;          /* of each group: where it belongs in the order, smallest first */
+  uint64_t *rank;          /* of each group: fh_group_rank in the upper half, its number in the lower */
   char *scratch;
   uint64_t scratch_bytes; /* of one thread: pairs, and room to sort them */
 } plan_run;
@@ -117,8 +116,7 @@ static void plan_group(void *arg, int64_t g, int32_t thread) {
     previous = pair[i];
   }
   plan->entries[g] = (int32_t)entries;
-  const int packed = saves(run, g) >= 0;
-  run->rank[g] = (uint64_t)((int64_t)packed * PACKED_RANK + (PACKED_RANK - 1 - entries)) << 32 | (uint64_t)g;
+  run->rank[g] = (uint64_t)fh_group_rank(plan->capacity, entries, saves(run, g)) << 32 | (uint64_t)g;
 }
 
 /* Cuts the rows into groups, request by request; the groups left over begin where all rows end. */
@@ -156,7 +154,8 @@ void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan
   run.scratch_bytes = at.scratch_bytes;
   fhk_cpu_parallel(cpu, plan->groups, plan_group, &run);
 
-  uint64_t *rank = sort_by_upper_half(run.rank, run.rank + plan->groups, plan->groups, UINT32_MAX);
+  const uint32_t most = fh_group_rank(plan->capacity, 0, 0);
+  uint64_t *rank = sort_by_upper_half(run.rank, run.rank + plan->groups, plan->groups, most);
   int64_t fewer = 0, saved = 0, lost = 0;
   for (int64_t i = 0; i < plan->groups; i++) {
     plan->order[i] = (int32_t)(uint32_t)rank[i];

@@ -124,6 +124,12 @@ FHK_DEV float ld_shared_f(uint32_t addr) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(addr) : "memory");
   return v;
 }
+/* *addr |= bits where `on` holds, atomic for the CTA; a predicate where the compiler would branch. [red] */
+FHK_DEV void or_shared(uint32_t addr, uint32_t bits, bool on) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p red.shared.or.b32 [%0], %1;\n}\n" ::"r"(addr), "r"(bits),
+               "r"(static_cast<uint32_t>(on))
+               : "memory");
+}
 FHK_DEV float4 ld_shared_f4(uint32_t addr) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(addr) : "memory");

@@ -1,4 +1,5 @@
 /* Plans as a caller sees them: sizes, refusals, and that what is built is the union that the header promises. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "refuse.h"
@@ -13,6 +14,7 @@ static fh_call a_call(void) {
   call.indices = indices;
   call.indices_stride = TOPK + 5;
   call.topk_length = topk_length;
+  call.path = FH_PACKED;
   return call;
 }
 
@@ -67,13 +69,56 @@ static void built(fh_device *device, int32_t group) {
   CHECK_INT(wrong, 0);
   for (int64_t i = 1; i < plan.groups; i++) {
     const int32_t before = plan.order[i - 1], after = plan.order[i];
-    CHECK(plan.entries[before] > plan.entries[after] || (plan.entries[before] == plan.entries[after] && before < after));
+    const int32_t more = (plan.entries[before] + 63) / 64 - (plan.entries[after] + 63) / 64; /* tiles */
+    CHECK(more > 0 || (more == 0 && before < after));
   }
   for (int64_t s = 0; s < S_Q; s++) {
     int32_t keys = 0;
     for (int32_t token = 0; token < S_KV; token++) keys += times(s, token);
     CHECK_INT(plan.keys[s], keys);
   }
+  free(memory);
+}
+
+/* FH_AUTO leaves groups to gather: by the call's policy, else by the device's. */
+static void parted(fh_device *device) {
+  fh_call call = a_call();
+  fh_plan plan = {.struct_size = sizeof plan};
+  fh_policy policy = {.struct_size = sizeof policy, .gather = {0, 1, 0}, .packed = {0, 7.5, 0}};
+  uint64_t bytes = 0;
+  call.path = FH_AUTO;
+  CHECK_INT(fh_plan_bytes(device, &call, &bytes), FH_OK);
+  void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  call.policy = &policy;
+  CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
+  CHECK_INT(*plan.packed_from, 1); /* 8 rows for 8, 8 for 8, 3 for 3 */
+  CHECK_INT(plan.order[0], 2);
+  policy.packed.gflop_us = NAN;
+  REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT,
+          text_of("policy.packed: got call_us 0, unit_us 7.5, gflop_us %g, wanted finite numbers", policy.packed.gflop_us));
+  call.policy = NULL;
+  CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
+  CHECK_INT(*plan.packed_from, 3); /* lists this short share too little for a CPU */
+  free(memory);
+}
+
+/* Offsets of requests are checked as the other arrays are. */
+static void requests(fh_device *device) {
+  static int32_t offsets[] = {0, 3, 3, 12, S_Q};
+  fh_call call = a_call();
+  fh_plan plan = {.struct_size = sizeof plan};
+  uint64_t bytes = 0;
+  call.requests = 4;
+  CHECK_INT(fh_plan_bytes(device, &call, &bytes), FH_OK); /* sizes are enough */
+  void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT, "cu_seqlens_q: got NULL, wanted a pointer");
+  call.cu_seqlens_q = memory;
+  REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_OVERLAP, "memory: overlaps cu_seqlens_q");
+  call.cu_seqlens_q = offsets;
+  CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
+  CHECK_INT(plan.groups, 5); /* 4 requests of a row or more: 4 + (19 - 4) / 8 */
+  static const int64_t first[] = {0, 3, 11, 12, 19, 19};
+  for (int g = 0; g <= 5; g++) CHECK_INT(plan.first[g], first[g]);
   free(memory);
 }
 
@@ -161,6 +206,8 @@ int main(void) {
   for (int32_t threads = 1; threads <= 3; threads += 2) {
     fh_device *device = open_cpu(threads);
     for (int32_t group = 0; group <= 8; group++) built(device, group);
+    parted(device);
+    requests(device);
     refusals(device);
     fh_device_close(&device);
   }
