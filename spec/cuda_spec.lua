@@ -496,6 +496,33 @@ describe("a CUDA device #gpu", function()
       C.fh_stream_destroy(dev.handle, stream)
     end)
 
+    it("plan anew, in a graph, for lists and requests that have changed in place", function()
+      if not dev:has_path("packed") then return pending("packed is not on this device") end
+      local function chunk(rows, seed)
+        return assert(case { s_q = 40, s_kv = 1200, pattern = "local", window = 16, index_topk = 100, ratio = 2, prior = 500,
+          requests = rows, h_q = 8, seed = seed, boundaries = true, sink = "normal" }:problem(dev))
+      end
+      local p, other = chunk({ 13, 0, 27 }, 1), chunk({ 2, 30, 8 }, 2)
+      local got, want = assert(p:outputs()), assert(p:outputs())
+      local made = assert(plan.build(p))
+      local graph = assert(p:graph("packed", got, 1))
+      for _, from in ipairs { p, other } do
+        for _, key in ipairs { "indices", "topk_length", "cu_seqlens_q" } do assert(p[key]:copy_from(from[key])) end
+        assert(got:poison())
+        assert.equal(0, graph:launch())
+        assert(dev:synchronize())
+        assert(p:run("packed", want))
+        assert.is_true(same_outputs(want, got))
+        assert.equal("pass", parity.check(p, "packed").status)
+        local build = assert(made:rebuilder(p))
+        assert.equal(0, build())
+        assert(dev:synchronize())
+        assert.same(assert(plan.build(p)):first(), made:first())
+        assert.same(from == p and { 1, 9, 14, 22, 30, 38, 41, 41 } or { 1, 3, 11, 19, 27, 33, 41, 41 }, made:first())
+      end
+      graph:free()
+    end)
+
     it("record calls and run them again on what lies there then", function()
       local p = problem_of { s_q = 50 }
       local other = assert(case { s_q = 50, h_q = 8, topk = 200, s_kv = 500, pattern = "uniform", seed = 4 }:problem(dev))

@@ -1,17 +1,33 @@
 local ffi = require "ffi"
 local case = require "fewhead.case"
 local device = require "fewhead.device"
+local parity = require "fewhead.parity"
 local plan = require "fewhead.plan"
 local tensor = require "fewhead.tensor"
+local F = require "fewhead.ffi"
+
+-- Where groups begin, by their definition: a list of rows from 1, and one past the last. Requests end where the problem says.
+local function starts(p, group)
+  local list, row = {}, 1
+  for r = 2, p.cu_seqlens_q and p.cu_seqlens_q.numel or 2 do
+    local last = p.cu_seqlens_q and p.cu_seqlens_q:get(r) or p.s_q
+    while row <= last do
+      list[#list + 1] = row
+      row = math.min(row + group, last + 1)
+    end
+  end
+  list[#list + 1] = p.s_q + 1
+  return list
+end
 
 -- The unions by their definition, from the lists in the problem's tensors: for each group a list of { token, member }.
 local function unions(p, group)
-  local c, groups = p.case, {}
-  for g = 1, math.ceil(p.s_q / group) do
-    local rows = math.min(group, p.s_q - (g - 1) * group)
+  local c, groups, first = p.case, {}, starts(p, group)
+  for g = 1, #first - 1 do
+    local rows = first[g + 1] - first[g]
     local copies = {} -- copies[token][k] = the rows that list it at least k times
     for r = 1, rows do
-      local s = (g - 1) * group + r
+      local s = first[g] + r - 1
       local length = p.topk_length and math.max(0, math.min(p.topk_length:get(s), c.topk)) or c.topk
       local times = {}
       for j = 1, length do
@@ -48,8 +64,14 @@ describe("plan", function()
   end)
   teardown(function() dev:close() end)
 
-  -- A problem whose lists are these.
+  -- A problem whose lists are these. options.requests: the rows of its requests, which no group crosses.
   local function problem_of(lists, options)
+    if options and options.requests then
+      local p = assert(case { pattern = "window", s_q = #lists, topk = #lists[1], window = 1, requests = options.requests,
+        s_kv = 10 * #options.requests, prior = 0, lengths = "none", h_q = 8, boundaries = true }:problem(dev))
+      assert(p.indices:from_table(lists))
+      return p
+    end
     local o = { pattern = "uniform", s_q = #lists, topk = #lists[1], s_kv = 10, h_q = 8 }
     for key, v in pairs(options or {}) do o[key] = v end
     local p = assert(case(o):problem(dev))
@@ -64,8 +86,67 @@ describe("plan", function()
     assert.same({ 4, 4 }, made:entries())
     assert.same({ token = { 1, 3, 5, 7 }, member = { "10", "11", "01", "11" } }, made:group_entries(1))
     assert.same({ token = { 0, 2, 4, 9 }, member = { "1", "1", "1", "1" } }, made:group_entries(2))
-    assert.same({ entries = 8, keys = 10, union_per_row = 8 / 3, dedup = 10 / 8 }, made:stats())
+    assert.same({ entries = 8, keys = 10, union_per_row = 8 / 3, dedup = 10 / 8, groups = 2, unpacked = 0 }, made:stats())
+    assert.same({ 1, 3, 4 }, made:first())
     assert.equal("plan of 3 rows in 2 groups of 2: 10 keys in 8 entries", tostring(made))
+  end)
+
+  it("never puts rows of two requests into a group", function()
+    -- a request of three rows, one without any, one of two, one of one; groups of two
+    local p = problem_of({ { 3, 1 }, { 1, 5 }, { 1, 1 }, { 1, 7 }, { 8, 7 }, { 7, 1 } }, { requests = { 3, 0, 2, 1 } })
+    local made = assert(plan.build(p, { group = 2 }))
+    assert.equal(5, made.groups) -- four requests might have made as many
+    assert.same({ 1, 3, 4, 6, 7, 7 }, made:first())
+    assert.same({ 3, 2, 3, 2, 0 }, made:entries())
+    assert.same({ token = { 1, 3, 5 }, member = { "11", "10", "01" } }, made:group_entries(1))
+    assert.same({ token = { 1, 1 }, member = { "1", "1" } }, made:group_entries(2))
+    assert.same({ token = { 1, 7, 8 }, member = { "10", "11", "01" } }, made:group_entries(3))
+    assert.same({ token = { 1, 7 }, member = { "1", "1" } }, made:group_entries(4))
+    assert.same({ token = {}, member = {} }, made:group_entries(5))
+    assert.same({ entries = 10, keys = 12, union_per_row = 10 / 6, dedup = 12 / 10, groups = 4, unpacked = 0 }, made:stats())
+  end)
+
+  it("takes offsets that fall or leave the chunk for boundaries inside it", function()
+    local p = problem_of({ { 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 } }, { requests = { 1, 1, 1, 1, 1, 1 } })
+    for _, try in ipairs {
+      { offsets = { 0, 2, 2, 4, 4, 6, 6 }, first = { 1, 3, 5, 7, 7, 7, 7 } },
+      { offsets = { 9, 2, 1, 4, -5, 99, 3 }, first = { 1, 3, 5, 7, 7, 7, 7 } }, -- the same
+      { offsets = { 0, 0, 0, 0, 0, 0, 0 }, first = { 1, 5, 7, 7, 7, 7, 7 } }, -- all rows are the last request's
+      { offsets = { 6, 7, 6, 6, 6, 6, 6 }, first = { 1, 5, 7, 7, 7, 7, 7 } }, -- the first one's
+    } do
+      assert(p.cu_seqlens_q:from_table(try.offsets))
+      assert.same(try.first, assert(plan.build(p, { group = 4 })):first())
+    end
+  end)
+
+  it("computes every request of a chunk as if it stood alone, at any number of heads", function()
+    local rows = { 5, 1, 0, 14, 7 }
+    for _, heads in ipairs { 1, 2, 4, 5, 8, 12, 16, 20, 32 } do
+      local p = assert(case { s_q = 27, pattern = "local", window = 8, index_topk = 70, ratio = 2, prior = 300, requests = rows,
+        h_q = heads, boundaries = true, holes = 0.1, seed = heads, layout = "vllm" }:problem(dev))
+      if not dev:has_path("packed") then return pending("packed is not on this device") end
+      local together, alone = assert(p:outputs()), assert(p:outputs())
+      assert(p:run("packed", together))
+      local first = 0
+      for _, count in ipairs(rows) do
+        local whole, call = assert(p:call("packed", alone)), ffi.new("fh_call")
+        ffi.copy(call, whole, ffi.sizeof("fh_call"))
+        call.s_q, call.requests, call.cu_seqlens_q = count, 0, nil
+        call.q, call.indices = call.q + first * call.q_stride_s, call.indices + first * call.indices_stride
+        call.topk_length = call.topk_length + first
+        call.out = ffi.cast("uint16_t *", call.out) + first * call.out_stride_s
+        call.lse, call.max_logits = call.lse + first * call.lse_stride, call.max_logits + first * call.max_logits_stride
+        assert(F.check(F.C.fh_sparse_fwd(dev.handle, call)))
+        assert(dev:synchronize())
+        first = first + count
+      end
+      local result = parity.compare(together, alone, { tolerance = parity.tolerance_of(p) })
+      assert.equal("pass", result.status, ("%d heads: %s"):format(heads, tostring(result.reason)))
+      assert.equal("pass", parity.check(p, "packed").status)
+      if dev.kind == "cpu" then assert.equal(0, result.max_abs) end -- each row by itself, in the same order
+      for _, outputs in ipairs { together, alone } do outputs:free() end
+      p:free()
+    end
   end)
 
   it("counts a repeated key as often as it stands", function()
@@ -89,13 +170,19 @@ describe("plan", function()
       { pattern = "local", s_q = 64, topk = 40, window = 8, prior = 500, lengths = "none" },
       { pattern = "window", s_q = 70, window = 12, prior = 0 },
       { pattern = "dense_prefix", s_q = 10, topk = 20, prior = 5 },
+      { pattern = "csa", s_q = 90, topk = 48, window = 16, ratio = 2, prior = 100, requests = { 7, 0, 0, 13, 1, 64, 5 },
+        boundaries = true },
+      { pattern = "local", s_q = 50, topk = 30, window = 8, ratio = 1, prior = 70, requests = 50, boundaries = true },
     } do
       for k, group in ipairs { 1, 3, 8, 64 } do
         options.h_q, options.seed = 1, i * 10 + k
         options.layout = ({ "packed", "vllm", "strided", "offset" })[k]
         local p = assert(case(options):problem(dev))
         local made, wanted = assert(plan.build(p, { group = group })), unions(p, group)
-        assert.equal(#wanted, made.groups)
+        local first = made:first()
+        assert.equal(#wanted, made:stats().groups)
+        for g, row in ipairs(starts(p, group)) do assert.equal(row, first[g]) end
+        for g = #wanted + 1, made.groups do assert.equal(p.s_q + 1, first[g]) end
         local entries = 0
         for g, union in ipairs(wanted) do
           assert.same(union, made:group_entries(g))
@@ -129,7 +216,7 @@ describe("plan", function()
 
   it("may have nothing in it", function()
     local made = assert(plan.build(assert(case({ s_q = 0, pattern = "uniform" }):problem(dev))))
-    assert.same({ entries = 0, keys = 0, union_per_row = 0, dedup = 1 }, made:stats())
+    assert.same({ entries = 0, keys = 0, union_per_row = 0, dedup = 1, groups = 0, unpacked = 0 }, made:stats())
     assert.same({}, made:entries())
     made = assert(plan.build(assert(case({ s_q = 3, topk = 0, pattern = "uniform" }):problem(dev))))
     assert.same({ token = {}, member = {} }, made:group_entries(1))

@@ -16,6 +16,8 @@
 --   prior        as there, but where left out each request's prompt is taken to end with this chunk and to be 8192 tokens long:
 --                short chunks are tails of prompts, which is what engines see, and lists are full whatever s_q is. 0 is a
 --                prompt's start.
+--   boundaries   whether the call says where its requests begin, cu_seqlens_q, so that no packed group holds rows of two (false);
+--                for patterns that read requests.
 --   layout       "packed" (default), "vllm", "strided", "offset": see fewhead.layout.
 --   values       "normal" (default): q and kv standard normal. "flashmla": as FlashMLA's tests make them, standard normal / 10
 --                plus one constant in -0.05 .. 0.05 each.
@@ -48,8 +50,8 @@ local VALUES, SINKS = { "normal", "flashmla" }, { "normal", "none", "flashmla" }
 
 local KNOWN = {
   "preset", "heads", "h_q", "h_pad", "s_q", "s_kv", "d_qk", "d_v", "topk", "pattern", "window", "index_topk", "ratio", "keep",
-  "holes", "repeats", "lengths", "requests", "prior", "invalid_rows", "file", "layout", "values", "scale_q", "sink", "sm_scale",
-  "lse", "max_logits", "seed",
+  "holes", "repeats", "lengths", "requests", "prior", "invalid_rows", "file", "boundaries", "layout", "values", "scale_q", "sink",
+  "sm_scale", "lse", "max_logits", "seed",
 }
 
 --- The names of all options.
@@ -140,6 +142,10 @@ function M.new(o)
 
   local fields = describe(o, g)
   fields.h_q, fields.h_pad, fields.d_qk, fields.d_v = h_q, h_pad, d_qk, d_v
+  fields.boundaries = args.boolean("case: boundaries", given(o.boundaries, false)) or nil
+  if fields.boundaries and not g.requests then
+    error(('case: boundaries: got true with pattern "%s", wanted one that has requests'):format(name), 2)
+  end
   fields.layout = args.enum("case: layout", given(o.layout, "packed"), layout.names)
   fields.values = args.enum("case: values", given(o.values, "normal"), VALUES)
   fields.scale_q = args.number("case: scale_q", given(o.scale_q, 1), 0)
@@ -159,7 +165,8 @@ local function state(self, name)
 end
 
 --- A table of one's own with every option at the value it has, for records, and to make the case again. A pattern's options are
--- there where the pattern reads them, preset where it was named; requests and prior are one number where that says it all.
+-- there where the pattern reads them, preset where it was named, boundaries where true; requests and prior are one number where
+-- that says it all.
 function method:describe()
   local copy = {}
   for key, v in pairs(state(self, "describe").fields) do copy[key] = type(v) == "table" and { unpack(v) } or v end
@@ -178,7 +185,7 @@ local USUAL = {
 }
 local SHOWN = {
   "d_qk", "topk", "window", "index_topk", "ratio", "keep", "holes", "repeats", "lengths", "requests", "prior", "invalid_rows",
-  "file", "layout", "values", "scale_q", "sink", "sm_scale", "lse", "max_logits", "seed",
+  "file", "boundaries", "layout", "values", "scale_q", "sink", "sm_scale", "lse", "max_logits", "seed",
 }
 
 --- One line that two cases share when and only when they are the same, whatever options said so:

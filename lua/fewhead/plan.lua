@@ -5,8 +5,8 @@
 --     print(plan.groups, plan:stats().dedup, plan:group_entries(1).member[1])    --> 256  5.1  "11111111"
 --     problem:run("packed", outputs, { plan = plan })
 --
--- Fields: s_q, groups, group (rows of a group; the last may hold fewer), capacity (entries there is room for in a group),
--- struct (fh_plan cdata). The order of entries and the meaning of repeats stand in fewhead.h.
+-- Fields: s_q, groups (with a case's `boundaries` some may have no rows), group (the most rows of a group), capacity (entries
+-- there is room for in a group), struct (fh_plan cdata). The order of entries and the meaning of repeats stand in fewhead.h.
 local ffi = require "ffi"
 local args = require "fewhead.args"
 local tensor = require "fewhead.tensor"
@@ -22,7 +22,7 @@ Plan.__index = Plan
 local PATHS = { "packed", "auto" }
 
 local WORD = ffi.sizeof("int32_t")
-local words, members = ffi.typeof("const int32_t *"), ffi.typeof("const uint64_t *")
+local words, members, rows_of = ffi.typeof("const int32_t *"), ffi.typeof("const uint64_t *"), ffi.typeof("const int64_t *")
 
 --- Build the plan of a problem's lists. Options: group, rows of a group; left out or 0 = as many as fill a tile of 64 with their
 -- heads. path = "auto": a plan for calls with that path, which says which groups they pack (fewhead.h); default "packed", which
@@ -93,6 +93,15 @@ local function list(host, count)
   return t
 end
 
+--- Where the groups' rows begin: a list of groups + 1 row numbers, counted from 1. Group g is rows list[g] .. list[g + 1] - 1.
+function Plan:first()
+  check(self, "first")
+  local host = words_of(self, self.struct.first, 0, 2 * (self.groups + 1))
+  local first, rows = {}, ffi.cast(rows_of, host) -- host is kept: the cast does not keep it alive
+  for g = 0, self.groups do first[g + 1] = tonumber(rows[g]) + 1 end
+  return first
+end
+
 --- Entries of each group: a list.
 function Plan:entries()
   check(self, "entries")
@@ -104,8 +113,8 @@ end
 function Plan:group_entries(g)
   check(self, "group_entries")
   args.integer("plan:group_entries: g", g, 1, self.groups)
-  local count, rows = self:entries()[g], math.min(self.group, self.s_q - (g - 1) * self.group)
-  local first = (g - 1) * self.capacity
+  local starts = self:first()
+  local count, rows, first = self:entries()[g], starts[g + 1] - starts[g], (g - 1) * self.capacity
   local token = list(words_of(self, self.struct.token, first, count), count)
   -- kept in a local: the cast does not keep it alive
   local pairs_of_words = words_of(self, self.struct.member, 2 * first, 2 * count)
@@ -122,16 +131,19 @@ function Plan:group_entries(g)
 end
 
 --- { entries = KV rows that the packed path fetches, keys = valid keys of all rows, union_per_row = entries / rows, dedup =
--- keys / entries: how many rows one fetch serves (1 where there is nothing to fetch) }.
+-- keys / entries: how many rows one fetch serves (1 where there is nothing to fetch), groups = those that have rows, unpacked =
+-- those that a call with path "auto" computes row by row }.
 function Plan:stats()
   check(self, "stats")
   local entries, keys = 0, 0
   for _, n in ipairs(self:entries()) do entries = entries + n end
   local host = words_of(self, self.struct.keys, 0, self.s_q)
   for i = 0, self.s_q - 1 do keys = keys + host[i] end
+  local groups, first = 0, self:first()
+  for g = 1, self.groups do groups = groups + (first[g + 1] > first[g] and 1 or 0) end
   return {
     entries = entries, keys = keys, union_per_row = self.s_q > 0 and entries / self.s_q or 0,
-    dedup = entries > 0 and keys / entries or 1,
+    dedup = entries > 0 and keys / entries or 1, groups = groups, unpacked = math.min(self:unpacked(), groups),
   }
 end
 

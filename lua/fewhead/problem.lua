@@ -4,8 +4,9 @@
 --     local outputs = assert(p:outputs())
 --     print(assert(p:run("gather", outputs)).executed_flops, p:intact(outputs))
 --
--- Fields: case, device; q, kv, indices, topk_length, attn_sink (tensors, the last two nil where the call has none); s_q, the
--- rows of this problem; valid_keys, the keys of all rows that are valid; useful_flops = 2 * h_q * (d_qk + d_v) * valid_keys.
+-- Fields: case, device; q, kv, indices, topk_length, attn_sink, cu_seqlens_q (tensors, the last three nil where the call has
+-- none; cu_seqlens_q, i32 [requests + 1], with a case's `boundaries`); s_q, the rows of this problem; valid_keys, the keys of
+-- all rows that are valid; useful_flops = 2 * h_q * (d_qk + d_v) * valid_keys.
 --
 -- A problem owns its tensors and workspace, a caller the outputs it asked for. free() gives the memory back at once and is safe
 -- twice; what is dropped the collector finds. Calls and runners keep alive what they point to.
@@ -91,7 +92,19 @@ local function sizes(case, s_q, more)
   return s
 end
 
-local INPUTS = { "q", "kv", "indices", "topk_length", "attn_sink" }
+local INPUTS = { "q", "kv", "indices", "topk_length", "attn_sink", "cu_seqlens_q" }
+
+-- Where requests of so many rows begin, and where the last one ends.
+local function offsets(dev, requests)
+  local tensor_of, err = tensor.new(dev, "i32", { #requests + 1 })
+  if not tensor_of then return nil, err end
+  local host = ffi.new("int32_t[?]", #requests + 1)
+  for r, rows in ipairs(requests) do host[r] = host[r - 1] + rows end
+  local ok
+  ok, err = tensor_of:write(host)
+  if not ok then return nil, err end
+  return tensor_of
+end
 
 -- keys: int32_t[s_q], the valid keys of each row.
 local function new(case, dev, inputs, keys, s_q, output_layout)
@@ -111,7 +124,12 @@ function M.build(case, geometry, dev)
   local inputs, err = layout.make(case.layout, dev,
     sizes(case, case.s_q, { topk_length = lists.topk_length ~= nil, attn_sink = case.sink ~= "none" }))
   if not inputs then return nil, err end
+  if case.boundaries then inputs.cu_seqlens_q, err = offsets(dev, geometry.requests) end
   local self = new(case, dev, inputs, lists.keys, case.s_q, case.layout)
+  if case.boundaries and not self.cu_seqlens_q then
+    self:free()
+    return nil, err
+  end
   local ok
   ok, err = fill(case, inputs, lists)
   if not ok then
@@ -206,6 +224,9 @@ local function describe(self, what, path, outputs, o, level)
   call.indices, call.indices_stride = indices:data(), indices.stride[1]
   if self.topk_length then call.topk_length = self.topk_length:data() end
   if self.attn_sink then call.attn_sink = self.attn_sink:data() end
+  if self.cu_seqlens_q then
+    call.cu_seqlens_q, call.requests = self.cu_seqlens_q:data(), self.cu_seqlens_q.numel - 1
+  end
   if outputs ~= nil then
     args.table(what .. ": outputs", outputs, level + 1)
     if not outputs.out then error(("%s: outputs.out: got nil, wanted a tensor"):format(what), level + 1) end

@@ -589,12 +589,13 @@ struct PlanCase {
 };
 
 static void check_plan(const PlanCase &c) {
-  const int64_t stride = c.topk + 1 + (c.s_q % 2 ? 0 : 3 - c.topk % 4), capacity = c.topk * c.group; /* 16-byte steps for even s_q */
+  const int64_t stride = c.topk + 1 + (c.s_q % 2 ? 0 : 3 - c.topk % 4); /* for even s_q steps of 16 bytes */
+  const int64_t capacity = c.topk * c.group;
   std::vector<int32_t> list(c.s_q * stride, 0), length(c.s_q);
   std::mt19937_64 random(static_cast<uint64_t>(c.s_q + c.topk + c.group));
   for (int64_t s = 0; s < c.s_q; s++) {
     int32_t *row = list.data() + s * stride;
-    const int64_t pool = c.choose && s / c.group % 2 ? c.topk + c.topk / 4 : c.span; /* every other group shares nearly all keys */
+    const int64_t pool = c.choose && s / c.group % 2 ? c.topk + c.topk / 4 : c.span; /* every other group shares much */
     const int64_t span = pool ? std::min(pool, c.s_kv) : c.s_kv;
     const int64_t place = c.s_kv > span ? static_cast<int64_t>((s / c.group * 2654435761ull) % (c.s_kv - span)) : 0;
     std::vector<bool> seen(c.repeats == 0 ? span : 0);
@@ -616,7 +617,8 @@ static void check_plan(const PlanCase &c) {
   std::vector<int32_t> offset(c.requests ? c.requests + 1 : 0);
   for (int32_t &at : offset) at = static_cast<int32_t>(static_cast<int64_t>(random() % (c.s_q + 1)));
   std::sort(offset.begin(), offset.end());
-  for (size_t r = 0; r < offset.size(); r += 1 + random() % 9) offset[r] = static_cast<int32_t>(random() % 4 ? random() % (c.s_q + 1) : random());
+  for (size_t r = 0; r < offset.size(); r += 1 + random() % 9)
+    offset[r] = static_cast<int32_t>(random() % 4 ? random() % (c.s_q + 1) : random());
   std::vector<int64_t> first;
   int64_t begin = 0;
   for (int r = 1; r <= std::max(c.requests, 1); r++) {
@@ -715,7 +717,7 @@ static void check_plan(const PlanCase &c) {
     return (want_entries[a] + 63) / 64 > (want_entries[b] + 63) / 64;
   });
   const int64_t fewer = std::count(unpacked.begin(), unpacked.end(), true);
-  differ("packed_from", 0, 0, packed_from, fewer && !saved ? groups : fewer); /* those that are better neither way join the rest */
+  differ("packed_from", 0, 0, packed_from, fewer && !saved ? groups : fewer); /* beside rows alone nothing is packed */
   for (int64_t g = 0; g < groups; g++)
     differ("order", g, 0, static_cast<uint32_t>(order[g]), static_cast<uint32_t>(want_order[g]));
   printf("plan: %-30s %8lld groups %9lld entries %8d not packed %s\n", c.name, static_cast<long long>(groups),

@@ -2,14 +2,19 @@
  * The plan on the device (fh_plan): for each group of neighbouring queries the union of their lists and who chose what. A CTA
  * takes one group. Any device from sm_80 on.
  *
- * ranked: a bit per KV row says that somebody chose it; the bits before a row, counted, are its place in the union. Two passes
- *   over the lists, which lie in L1: the first sets bits, the second finds places and sets the bit of its query there. What is
- *   beyond the window of kWindow rows waits for the next one, which starts at the smallest row that is left: the cost follows the
- *   lists and the span of rows they touch, not s_kv.
- * counted: a counter per (KV row, query), window by window as above. A row has as many copies as the query that lists it most
- *   often says. A group with a row twice in one list falls back to it, and it is the route where the member bits of a group do
- *   not fit in shared memory.
- * order: a warp counts for its group those that go before it; past kOrderDirect groups one CTA sorts by digits.
+ * The map has 1, 2, 4 or 8 bytes for each place, a bit a query. One pass over the lists sets bits; a second over the map, 16
+ * bytes a lane, notes which places are not zero and counts them, so that each warp knows where in the union its stretch begins;
+ * a third lists those places and writes them out. What does not fit in one window of the map is done window by window.
+ *
+ * A place is a KV row. Where the map of all rows would take more than two windows, it is a row of a page that somebody chose:
+ * pages of 16 rows, found by one more pass over the lists, which sets a bit for each; the bits before a page, counted, say where
+ * its places are. So the cost follows the lists, not s_kv. Pages beyond a span of kMostPages wait for the next one, which starts
+ * at the smallest row that is left.
+ *
+ * A list that holds a row twice has set fewer bits than it has keys. Its group is done again with a counter for each (place,
+ * query) in place of a bit, window by window: a row has as many copies as the query that lists it most often says.
+ *
+ * The order: a warp counts for its group those that go before it; past kOrderDirect groups one CTA sorts by digits.
  */
 #include <cuda_runtime.h>
 
@@ -133,7 +138,8 @@ FHK_DEV Rows find_rows(const Build &b) {
   return {s_q, 0};
 }
 
-/* Four entries of a list of which `left` are there; the others are -1. wide: they lie on 16 bytes, and those behind may be read. */
+/* Four entries of a list of which `left` are there; the others are -1. wide: they lie on 16 bytes, and those behind may be
+ * read. */
 FHK_DEV int4 load4(const int32_t *from, int32_t left, bool wide) {
   int4 v = make_int4(-1, -1, -1, -1);
   if (wide) {
@@ -150,9 +156,9 @@ FHK_DEV int4 load4(const int32_t *from, int32_t left, bool wide) {
   return v;
 }
 
-/* f(query, KV row) for every entry of the group's lists, -1 for some that are not there; it returns whether the entry counts, which
- * sh.keys does where `count` says so. Warps take whole lists, or parts where there are more warps; what comes next is on its way
- * while f works. */
+/* f(query, KV row) for every entry of the group's lists, and -1 for some that are not there; it returns whether the entry is one
+ * to count in sh.keys, where `count` asks for that. Warps take whole lists, or parts where there are more warps; what comes next
+ * is on its way while f works. */
 template <typename F>
 FHK_DEV void each_key(const Build &b, const Rows &rows, bool count, Shared &sh, F &&f) {
   const int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
@@ -225,7 +231,8 @@ FHK_DEV uint32_t first_row(const Build &b, const Rows &rows, Shared &sh) {
 
 /* ---- Places: the KV rows of a span, or those of its pages that somebody chose ---- */
 
-/* Marks and counts the pages that hold a key; returns how many places they have. What lies behind the span is left to the next. */
+/* Marks and counts the pages that hold a key; returns how many places they have. What lies behind the span is left to the next
+ * one. */
 template <int kBytes>
 FHK_DEV uint32_t number_pages(const Build &b, const Rows &rows, const Memory<kBytes> &at, uint32_t start, Shared &sh) {
   for (uint32_t w = threadIdx.x; w < b.words; w += blockDim.x) at.pages[w] = make_uint2(0, 0);
@@ -272,8 +279,9 @@ FHK_DEV uint32_t place_of(const Build &b, const Memory<kBytes> &at, uint32_t sta
   const uint32_t place = (word.y + __popc(word.x & ((1u << bit) - 1))) * kPage + row % kPage; /* spans start on pages */
   return page < b.words * 32 && row < static_cast<uint32_t>(b.call.s_kv) ? place : kNone;
 }
+/* The way back: from a place in the window that starts at place `from` to a row of the span. */
 template <bool kPaged, int kBytes>
-FHK_DEV uint32_t row_of(const Memory<kBytes> &at, uint32_t from, uint32_t place) { /* from the start of the window to that of the span */
+FHK_DEV uint32_t row_of(const Memory<kBytes> &at, uint32_t from, uint32_t place) {
   return kPaged ? at.page_of[place / kPage] * kPage + place % kPage : from + place;
 }
 
@@ -298,8 +306,8 @@ FHK_DEV uint32_t not_zero(uint4 v) {
   return bits;
 }
 
-/* Puts them where they belong in the bitmap of places. u is a lane's unit, if it is there; a warp's lie side by side from a multiple
- * of 32 on. */
+/* Puts them where they belong in the bitmap of places. u is a lane's unit, if it is there; those of a warp lie side by side from
+ * a multiple of 32 on. */
 template <int kBytes>
 FHK_DEV void note(uint32_t *chosen, uint32_t u, bool there, uint32_t bits) {
   constexpr int kBits = kUnit / kBytes, kUnits = kBits < 8 ? 8 / kBits : 1; /* places of a unit, units of a byte */
@@ -320,8 +328,8 @@ FHK_DEV uint64_t members_at(const uint8_t *map, uint32_t place) {
 
 /* The entries of all windows of one span, behind the `entries` that are there; returns how many there are then. */
 template <int kBytes, bool kPaged>
-FHK_DEV uint32_t map_span(const Build &b, const Rows &rows, const Memory<kBytes> &at, uint32_t start, uint32_t all, uint32_t entries,
-                          Shared &sh) {
+FHK_DEV uint32_t map_span(const Build &b, const Rows &rows, const Memory<kBytes> &at, uint32_t start, uint32_t all,
+                          uint32_t entries, Shared &sh) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   const uint32_t map = ptx::smem_addr(at.map);
   uint4 *unit = reinterpret_cast<uint4 *>(at.map);
@@ -395,7 +403,8 @@ FHK_DEV uint32_t count_span(const Build &b, const Rows &rows, const Memory<kByte
                             uint32_t entries, int log, Shared &sh) {
   const int queries = rows.queries;
   uint32_t *word = reinterpret_cast<uint32_t *>(at.map);
-  const uint32_t mask = ~0u >> (32 - (1 << log)), window = min((b.places * kBytes * 8 >> log) / queries / kPage * kPage, b.places);
+  const uint32_t mask = ~0u >> (32 - (1 << log));
+  const uint32_t window = min((b.places * kBytes * 8 >> log) / queries / kPage * kPage, b.places);
   auto counter = [&](uint32_t place, int q) {
     const uint32_t bit = place * queries + q << log;
     return word[bit / 32] >> bit % 32 & mask;
@@ -659,7 +668,8 @@ inline int threads_of(int64_t resident, int64_t capacity) {
   return threads;
 }
 
-/* One window where 8 CTAs, or at least 4, find room for it on a multiprocessor; else two; else pages. Fewer groups have more room. */
+/* One window where 8 CTAs, or at least 4, find room for it on a multiprocessor; else two; else pages. Fewer groups have more
+ * room. */
 inline Shape shape_of(const fh_call *call, int64_t groups, const fhk_gpu *gpu) {
   Shape shape;
   const int64_t per_sm = (groups + gpu->multiprocessors - 1) / gpu->multiprocessors, capacity = call->topk * call->group;
@@ -677,7 +687,8 @@ inline Shape shape_of(const fh_call *call, int64_t groups, const fhk_gpu *gpu) {
     places = (rows / 32 + 1) / 2 * 32;
     if (room(few, 0) < places) {
       const uint64_t words = rows / kPage < kMostPages ? (rows / kPage + 31) / 32 : kMostPages / 32;
-      for (int64_t resident = most; room(resident, words) * shape.bytes < kLeastMap && resident > 1;) resident = (resident + 1) / 2;
+      int64_t resident = most;
+      while (room(resident, words) * shape.bytes < kLeastMap && resident > 1) resident = (resident + 1) / 2;
       places = shape.places;
     }
   }
