@@ -29,13 +29,19 @@ constexpr int kMaxThreads = 1024, kMaxGroup = 64;
 constexpr int kPage = 16;                        /* KV rows of a page */
 constexpr uint32_t kNone = 0xffffffffu;
 constexpr uint32_t kUnit = 16;                   /* bytes of the map that a lane looks at */
-constexpr uint32_t kFlush = 64;                  /* entries that a warp collects before it writes them */
+constexpr uint32_t kFlush = 96;                  /* entries that a warp collects before it writes them */
 constexpr uint32_t kBuffer = 32 * 16 + kFlush;   /* and those that a step may find */
 constexpr uint32_t kMostPlaces = 65536;          /* of a window: places are 16-bit numbers */
 constexpr uint32_t kLeastMap = 10 << 10;         /* bytes: room for the counters of 32 places and 64 queries */
 constexpr int kAhead = 2;                   /* times 4 entries of a thread */
 constexpr int64_t kResident = 8;                 /* CTAs of a multiprocessor */
-constexpr int64_t kKeysPerThread = 10;
+constexpr int64_t kKeysPerThread = 10;           /* fewer are not worth a thread */
+/* Neighbours choose the same pages: a look at a bit that others may be setting spares most atomics. racecheck calls it a hazard. */
+#ifdef FHK_RACECHECK
+constexpr bool kLookFirst = false;
+#else
+constexpr bool kLookFirst = true;
+#endif
 constexpr uint32_t kMostPages = 8448 * 32;       /* of a span: 4,325,376 rows */
 constexpr int64_t kOrderDirect = 2048;           /* groups: up to there counting, groups^2 / 32 steps, beats a sort by one CTA */
 constexpr int kOrderThreads = 256, kOrderAhead = 32;
@@ -242,7 +248,7 @@ FHK_DEV uint32_t number_pages(const Build &b, const Rows &rows, const Memory<kBy
     const uint32_t page = (row - start) / kPage, bit = 1u << (page & 31);
     if (row < start || row >= static_cast<uint32_t>(b.call.s_kv)) return false;
     if (page >= b.words * 32) least = min(least, row);
-    else if (!(at.pages[page >> 5].x & bit)) atomicOr(&at.pages[page >> 5].x, bit); /* neighbours choose the same pages */
+    else if (!kLookFirst || !(at.pages[page >> 5].x & bit)) atomicOr(&at.pages[page >> 5].x, bit);
     return false;
   });
   offer_next(least, sh);
@@ -379,12 +385,10 @@ FHK_DEV uint32_t map_span(const Build &b, const Rows &rows, const Memory<kBytes>
     };
     const uint16_t *half = reinterpret_cast<const uint16_t *>(at.chosen);
     for (uint32_t h = first * 2; h < last * 2; h += 32) { /* 16 places a lane */
-      const uint32_t chosen = h + lane < last * 2 ? half[h + lane] : 0, own = __popc(chosen), upto = warp_scan(own);
-      uint16_t *to = at.buffer + (held + upto - own);
-#pragma unroll
-      for (int k = 0; k < 16; k++) { /* no loop over the bits: lanes would wait for the one that has most */
-        if (chosen >> k & 1) *to++ = static_cast<uint16_t>((h + lane) * 16 + k);
-      }
+      uint32_t chosen = h + lane < last * 2 ? half[h + lane] : 0;
+      const uint32_t own = __popc(chosen), upto = warp_scan(own);
+      uint32_t here = held + upto - own;
+      for (; chosen; chosen &= chosen - 1) at.buffer[here++] = static_cast<uint16_t>((h + lane) * 16 + __ffs(chosen) - 1);
       held += __shfl_sync(~0u, upto, 31);
       if (held >= kFlush) write();
     }
