@@ -73,11 +73,10 @@ FH_GROUPS int32_t fh_group_saves(const fh_group_costs *costs, int64_t entries, i
   return ns > INT32_MAX ? INT32_MAX : ns < -INT32_MAX ? -INT32_MAX : (int32_t)ns;
 }
 
-/* Where a group stands in the order, 0 first, up to 2 * fh_tiles(capacity) + 1: those that cost less row by row, then the others,
- * each by falling tiles. */
+/* Where a group stands in the order, 0 first, up to fh_tiles(capacity) + 1: those that cost less row by row, as they come, since
+ * neighbours share KV rows; then the others by falling tiles. */
 FH_GROUPS uint32_t fh_group_rank(int64_t capacity, int64_t entries, int32_t saves) {
-  const int64_t fewer = fh_tiles(capacity) - fh_tiles(entries);
-  return (uint32_t)(saves < 0 ? fewer : fh_tiles(capacity) + 1 + fewer);
+  return saves < 0 ? 0 : (uint32_t)(1 + fh_tiles(capacity) - fh_tiles(entries));
 }
 
 /* How many groups are not packed: the `fewer` that cost less row by row; or all or none, where that costs less than both kinds of work

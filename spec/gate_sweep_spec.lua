@@ -54,7 +54,7 @@ describe("gate_sweep", function()
       lines = lines + 1
     end
     assert.equal(2 * (#paths + 1), lines)
-    assert.matches("\nauto is [^\n]+\nauto over the best path and its plan: [%d.]+ %% on average", out)
+    assert.matches("\nauto is [^\n]+\nauto over the best path and its plan: %-?[%d.]+ %% on average", out)
     local markdown = read(folder .. "out/gate_sweep.md")
     assert.matches("^# Gate sweep: v4%.1%-flash tp8\n", markdown)
     assert.is_truthy(markdown:find("![times and speed-up over s_q](gate_sweep.svg)", 1, true))

@@ -406,9 +406,9 @@ struct fh_counters {
  * are compared, with the costs of call->policy or of the device's own for this call. Then the whole call: if what its groups save
  * beside their rows is no more than packed.call_us, none is packed, if what the others save beside being packed is no more than the
  * call_us of their path, all are, whichever of the two costs less. Of gather and padded the one counts, and computes those rows,
- * that is cheaper for all rows of the call with full lists. order: first the groups that are cheaper row by row, then the others;
- * each part by falling number of tiles, which are 64 entries or what is left, ties by rising number. FH_PACKED packs every group,
- * whatever packed_from is.
+ * that is cheaper for all rows of the call with full lists. order: first the groups that are cheaper row by row, by rising number;
+ * then the others by falling number of tiles, which are 64 entries or what is left, ties by rising number. FH_PACKED packs every
+ * group, whatever packed_from is.
  *
  * All pointers lie in the memory given to fh_plan_build, on the device the plan was built on.
  */

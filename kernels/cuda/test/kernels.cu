@@ -713,7 +713,7 @@ static void check_plan(const PlanCase &c) {
     all += n;
   }
   std::stable_sort(want_order.begin(), want_order.end(), [&](int32_t a, int32_t b) {
-    if (unpacked[a] != unpacked[b]) return static_cast<bool>(unpacked[a]);
+    if (unpacked[a] || unpacked[b]) return unpacked[a] && !unpacked[b];
     return (want_entries[a] + 63) / 64 > (want_entries[b] + 63) / 64;
   });
   const int64_t fewer = std::count(unpacked.begin(), unpacked.end(), true);
