@@ -269,7 +269,7 @@ fh_status fh_random_u32(uint64_t seed, uint64_t stream, uint64_t first, uint64_t
 /* ---- The call -------------------------------------------------------------------------------------------------------------- */
 
 typedef enum fh_path {
-  FH_AUTO = 0,      /* the path that the policy expects to be fastest */
+  FH_AUTO = 0,      /* padded, gather or packed, what the policy expects to be fastest; packed maybe for some groups only (fh_plan) */
   FH_REFERENCE = 1, /* the oracle: plain loops, double accumulation */
   FH_PADDED = 2,    /* one query's heads and zero heads up to h_pad a tile: what engines do where the kernel takes 64 or 128 heads */
   FH_GATHER = 3,    /* one query at native heads */
@@ -491,7 +491,8 @@ fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t
 fh_status fh_policy_packs(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs);
 
 /* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. On CUDA those of 8
- * heads; FH_AUTO takes those of the call's own heads where it brings no policy. */
+ * heads and many rows; where a call brings no policy, FH_AUTO takes those of its own heads and number of rows: the last wave of the
+ * device takes as long as the others, and few rows share it. */
 fh_status fh_policy_default(const fh_device *device, fh_policy *policy);
 
 /* ---- Providers: kernels of others ------------------------------------------------------------------------------------------- */
