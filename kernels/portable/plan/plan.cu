@@ -33,7 +33,7 @@ constexpr uint32_t kFlush = 96;                  /* entries that a warp collects
 constexpr uint32_t kBuffer = 32 * 16 + kFlush;   /* and those that a step may find */
 constexpr uint32_t kMostPlaces = 65536;          /* of a window: places are 16-bit numbers */
 constexpr uint32_t kLeastMap = 10 << 10;         /* bytes: room for the counters of 32 places and 64 queries */
-constexpr int kAhead = 2;                   /* times 4 entries of a thread */
+constexpr int kAhead = 2;                        /* loads of 4 entries by a thread */
 constexpr int64_t kResident = 8;                 /* CTAs of a multiprocessor */
 constexpr int64_t kKeysPerThread = 10;           /* fewer are not worth a thread */
 /* Neighbours choose the same pages: a look at a bit that others may be setting spares most atomics. racecheck calls it a hazard. */
@@ -45,7 +45,7 @@ constexpr bool kLookFirst = true;
 constexpr uint32_t kMostPages = 8448 * 32;       /* of a span: 4,325,376 rows */
 constexpr int64_t kOrderDirect = 2048;           /* groups: up to there counting, groups^2 / 32 steps, beats a sort by one CTA */
 constexpr int kOrderThreads = 256, kOrderAhead = 32;
-constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits; /* of the sort: one pass does for 16,256 entries a group */
+constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits; /* of the sort: one pass for 8,128 entries a group */
 
 struct Build {
   fh_call call;
