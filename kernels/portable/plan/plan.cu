@@ -551,9 +551,10 @@ __global__ void __launch_bounds__(kOrderThreads) order_direct(const __grid_const
 /* One CTA sorts the groups by rank, stable, digit by digit from the lowest. Each warp has a stretch of them. */
 __global__ void __launch_bounds__(kMaxThreads) order_sorted(const __grid_constant__ Order o, int32_t *spare, int passes) {
   constexpr int kWarps = kMaxThreads / 32, kShare = kDigits * kWarps / kMaxThreads;
-  __shared__ uint32_t count[kWarps][kDigits];
+  __shared__ uint32_t counts[kWarps * kDigits];
   __shared__ Shared sh;
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
+  uint32_t *count = counts + warp * kDigits; /* of this warp's groups by digit */
   const int64_t share = ((static_cast<int64_t>(o.groups) + kMaxThreads - 1) / kMaxThreads) * 32;
   const int32_t first = static_cast<int32_t>(min(warp * share, static_cast<int64_t>(o.groups)));
   const int32_t last = static_cast<int32_t>(min(first + share, static_cast<int64_t>(o.groups)));
@@ -568,12 +569,12 @@ __global__ void __launch_bounds__(kMaxThreads) order_sorted(const __grid_constan
     int32_t *to = even ? spare : o.order;
     auto group = [&](int32_t k) { return pass == 0 ? k : from[k]; };
     auto digit = [&](int32_t g) { return o.rank[g] >> kDigitBits * pass & (kDigits - 1); };
-    for (int k = t; k < kWarps * kDigits; k += kMaxThreads) count[0][k] = 0;
+    for (int k = t; k < kWarps * kDigits; k += kMaxThreads) counts[k] = 0;
     __syncthreads();
-    for (int32_t k = first + lane; k < last; k += 32) atomicAdd(&count[warp][digit(group(k))], 1u);
+    for (int32_t k = first + lane; k < last; k += 32) atomicAdd(&count[digit(group(k))], 1u);
     __syncthreads();
     /* Of each digit in turn the warps' counts in turn: a thread sums kShare of them. */
-    uint32_t *mine = &count[t * kShare % kWarps][t * kShare / kWarps], sum = 0, all;
+    uint32_t *mine = counts + t * kShare % kWarps * kDigits + t * kShare / kWarps, sum = 0, all;
 #pragma unroll
     for (int k = 0; k < kShare; k++) sum += mine[k * kDigits];
     uint32_t before = block_scan(sum, &all, sh);
@@ -588,9 +589,9 @@ __global__ void __launch_bounds__(kMaxThreads) order_sorted(const __grid_constan
       const int32_t g = k < last ? group(k) : 0;
       const uint32_t d = k < last ? digit(g) : kDigits, same = __match_any_sync(~0u, d);
       uint32_t at = 0;
-      if (k < last) at = count[warp][d] + __popc(same & ((1u << lane) - 1));
+      if (k < last) at = count[d] + __popc(same & ((1u << lane) - 1));
       __syncwarp();
-      if (k < last && lane == 31 - __clz(same)) count[warp][d] = at + 1;
+      if (k < last && lane == 31 - __clz(same)) count[d] = at + 1;
       __syncwarp();
       if (k < last) to[at] = g;
     }
