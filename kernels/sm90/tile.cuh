@@ -21,7 +21,8 @@
  * by more than kSlack are the weights made again, and O and the sum brought up to it. The true one comes back at a tile's end.
  *
  * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: with more of it in registers too few are left for
- * exponentials to overlap. A tile's Q passes through the ring, 16 rows a slot, so that few real rows cost few slots.
+ * exponentials to overlap. The first half passes through the ring, 32 rows a slot, so that few real rows cost few slots; the
+ * rest is fetched to its place as soon as the last scores of the tile before are done.
  *
  * What a row's query chose of a block is 64 bits. The fetching warps, which have issue slots to spare, make these words of the
  * entries' marks, and the scoring threads test them. One fetching thread tells the others what the next tile is.
@@ -63,13 +64,15 @@ namespace sm90_tile {
 constexpr int kThreads = 512;
 constexpr int kScoreRegs = 144, kBlendRegs = 160, kFetchRegs = 48; /* 144 + 2 * 160 + 48 = 4 * 128, what the launch allots */
 constexpr int kRows = 64, kBlock = 64, kDv = 512;
-constexpr int kGranule = 16;                        /* rows of a warp, and of Q in one slot of the ring */
-constexpr uint32_t kSlotBytes = 2 * kChunkBytes;    /* a quarter of a block, 64 rows x 128 columns; or 16 rows of Q x 512 */
+constexpr int kGranule = 16;                        /* rows of a warp */
+constexpr uint32_t kSlotBytes = 2 * kChunkBytes;    /* a quarter of a block, 64 rows x 128 columns; or 32 rows of Q x 256 */
 constexpr uint32_t kGranuleChunk = kGranule * 128;  /* 16 rows x 64 columns */
 constexpr uint32_t kWordBytes = 4 * kGranule * 8;   /* words of a block: which entries each query of each scoring warp chose */
 constexpr int kQuarters = 4;
 constexpr int kRegisterSteps = 16;                  /* k16 steps of Q that live in registers */
 constexpr float kSlack = 8;                         /* weights stay below 2^kSlack times the sums of the blocks before */
+constexpr uint32_t kGranuleBytes = kRegisterSteps / 4 * kGranuleChunk; /* a granule's columns for registers: half a slot */
+static_assert(2 * kGranuleBytes == kSlotBytes, "two granules of Q fill a slot");
 constexpr int kTailChunks = kDv / 64 - kRegisterSteps / 4; /* chunks of Q up to column 511 that are read from shared memory */
 
 /* What the warpgroups need to know of a tile. */
@@ -101,7 +104,7 @@ struct Shape {
   static constexpr uint32_t kWords = kFinish + 2 * kRows * 4;                 /* of three blocks */
   static constexpr uint32_t kTiles = kWords + 3 * kWordBytes;                 /* four Tile */
   static constexpr uint32_t kBarriers = kTiles + 4 * sizeof(Tile);
-  static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 10) * 8;
+  static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 12) * 8;
   static_assert(kBytes <= 227 * 1024, "more shared memory than a CTA can have");
 };
 
@@ -116,6 +119,8 @@ struct Barriers {
   FHK_DEV uint32_t given(uint32_t buffer) const { return base + (2 * X::kSlots + 2 + buffer) * 8; } /* 4 scoring warps */
   FHK_DEV uint32_t taken(uint32_t buffer) const { return base + (2 * X::kSlots + 4 + buffer) * 8; } /* 8 blending warps */
   FHK_DEV uint32_t told(uint32_t k) const { return base + (2 * X::kSlots + 6 + k) * 8; }     /* one fetching thread; k < 4 */
+  FHK_DEV uint32_t tail_full() const { return base + (2 * X::kSlots + 10) * 8; }             /* 128 fetching threads */
+  FHK_DEV uint32_t tail_empty() const { return base + (2 * X::kSlots + 11) * 8; }            /* 4 scoring warps */
   FHK_DEV void init() const {
     for (uint32_t i = 0; i < X::kSlots; i++) {
       ptx::mbar_init(full(i), 128 + 4 * kWarpArrivals);
@@ -128,6 +133,8 @@ struct Barriers {
       ptx::mbar_init(taken(buffer), 8 * kWarpArrivals);
     }
     for (uint32_t k = 0; k < 4; k++) ptx::mbar_init(told(k), 1);
+    ptx::mbar_init(tail_full(), 128);
+    ptx::mbar_init(tail_empty(), 4 * kWarpArrivals);
     ptx::fence_mbar_init();
   }
 };
@@ -177,9 +184,8 @@ FHK_DEV uint32_t next_words(uint32_t smem, uint32_t words) {
 }
 
 FHK_DEV int granules(const Tile &tile) { return (tile.rows + kGranule - 1) / kGranule; }
-/* Ring slots of a tile's Q: one a granule, and one for what all rows have past column 512. */
-template <int kD>
-FHK_DEV int query_slots(const Tile &tile) { return granules(tile) + (Shape<kD>::kRope && tile.rows > 0 ? 1 : 0); }
+/* Ring slots of a tile's Q. */
+FHK_DEV int query_slots(const Tile &tile) { return (granules(tile) + 1) / 2; }
 
 /* ---- Warpgroup 3. Thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}: eight threads cover 128 bytes ---- */
 
@@ -218,6 +224,7 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
   const int query0 = policy.query_of(warp * kGranule), queries = policy.query_of(warp * kGranule + kGranule - 1) - query0 + 1;
   Ring<X::kSlots> ring;
   uint32_t rope_phase = 1, words = smem + X::kWords;
+  int filled = kRows / kGranule; /* granules of the tail that may be other than zero */
   int32_t i = blockIdx.x, looked = policy.look(i); /* thread 0: the tile to tell of next */
   auto tell = [&](uint32_t turn) {
     Tile tile = {0, nullptr, -1, 0, 0, 0};
@@ -241,27 +248,30 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
       }
     };
     start_entries(0);
-    /* ---- Q: 16 rows a slot */
+    /* ---- Q: the columns for registers through the ring, the others to where wgmma reads them once that is free */
     for (int g = 0; g < granules(tile); g++) {
       const int r = g * kGranule + row0;
       const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + unit * 8;
-      const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + mine;
-      ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
+      const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + (g & 1) * kGranuleBytes + mine;
+      if ((g & 1) == 0) ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
 #pragma unroll
-      for (int c = 0; c < kDv / 64; c++) copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
-      slot_arrive<kAligned>(bar.full(ring.slot), lane);
-      ring.skip(1);
-    }
-    if (X::kRope && tile.rows > 0) {
-      const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + mine;
-      ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
-      for (int g = 0; g < granules(tile); g++) {
-        const int r = g * kGranule + row0;
-        copy_unit<kAligned>(dst + g * kGranuleChunk, policy.q_row(tile, r < tile.rows ? r : 0) + kDv + unit * 8, r < tile.rows);
+      for (int c = 0; c < kRegisterSteps / 4; c++) copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
+      if ((g & 1) == 1 || g + 1 == granules(tile)) {
+        slot_arrive<kAligned>(bar.full(ring.slot), lane);
+        ring.skip(1);
       }
-      slot_arrive<kAligned>(bar.full(ring.slot), lane);
-      ring.skip(1);
     }
+    ptx::mbar_wait(bar.tail_empty(), (turn & 1) ^ 1);
+    for (int g = 0; g < max(granules(tile), filled); g++) { /* with zeros where the last tile had rows, or nobody yet */
+      const int r = g * kGranule + row0;
+      const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + kRegisterSteps * 16 + unit * 8;
+      const uint32_t dst = smem + X::kQueryTail + g * kGranuleChunk + mine;
+#pragma unroll
+      for (int c = 0; c < kTailChunks + (X::kRope ? 1 : 0); c++)
+        copy_unit<kAligned>(dst + c * kChunkBytes, src + c * 64, r < tile.rows);
+    }
+    filled = granules(tile);
+    copies_arrive<kAligned>(bar.tail_full());
     /* ---- K = V */
     const int32_t blocks = blocks_of(tile);
     for (int32_t n = 0; n < blocks; n++) {
@@ -429,26 +439,16 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       if (r0 < tile.rows) sink0 = policy.sink(tile, r0);
       if (r1 < tile.rows) sink1 = policy.sink(tile, r1);
     }
-    /* ---- Q from the ring to registers, its tail to where wgmma reads it */
+    /* ---- Q from the ring to registers */
     uint32_t q[kRegisterSteps][4];
     {
-      const int slots = query_slots<kD>(tile);
-      for (int k = 0; k < slots; k++) {
+      const int slots = query_slots(tile);
+      for (int k = 0; k < slots; k++) { /* all of them: letting a slot go that is not filled yet would count for what it held */
         const Ring<X::kSlots> at = ring.ahead(k);
         ptx::mbar_wait(bar.full(at.slot), at.phase);
       }
-      const bool real = warp < granules(tile);
-      const uint32_t src = smem + X::kRing + ring.ahead(warp).slot * kSlotBytes;
-      const uint32_t rope = smem + X::kRing + ring.ahead(slots - 1).slot * kSlotBytes + warp * kGranuleChunk;
-      const uint32_t to = smem + X::kQueryTail + warp * kGranuleChunk + lane * 16;
-      ptx::bar_sync(1, 128); /* all warps are done with the last tile's Q */
-#pragma unroll
-      for (int k = 0; k < 4 * (kTailChunks + (X::kRope ? 1 : 0)); k++) { /* 512 bytes; a chunk's 16 rows lie together */
-        const uint32_t chunk = k < 4 * kTailChunks ? src + (kRegisterSteps / 4 + (k >> 2)) * kGranuleChunk : rope;
-        const float4 v = real ? ptx::ld_shared_f4(chunk + (k & 3) * 512 + lane * 16) : make_float4(0.f, 0.f, 0.f, 0.f);
-        ptx::st_shared_f4(to + (k >> 2) * kChunkBytes + (k & 3) * 512, v);
-      }
-      if (real) {
+      if (warp < granules(tile)) {
+        const uint32_t src = smem + X::kRing + ring.ahead(warp >> 1).slot * kSlotBytes + (warp & 1) * kGranuleBytes;
 #pragma unroll
         for (int k = 0; k < kRegisterSteps; k++)
           ptx::ldmatrix4(q[k], src + (k >> 2) * kGranuleChunk + swizzled(frag_row, 2 * (k & 3) + frag_unit));
@@ -456,11 +456,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
 #pragma unroll
         for (int k = 0; k < kRegisterSteps; k++) q[k][0] = q[k][1] = q[k][2] = q[k][3] = 0;
       }
-      ptx::fence_proxy_async(); /* the tail, before wgmma reads it */
-      ptx::bar_sync(1, 128);
-      __syncwarp();
-      for (int k = kWarpArrivals == 1 ? lane : 0; k < slots; k += kWarpArrivals == 1 ? 32 : 1) /* a lane speaks for the warp */
-        ptx::mbar_arrive(bar.empty(ring.ahead(k).slot));
+      for (int k = 0; k < slots; k++) warp_arrive(bar.empty(ring.ahead(k).slot), lane);
       ring.skip(slots);
       asm volatile("" : "+f"(sink0), "+f"(sink1)); /* loaded by now, not where the tile ends */
     }
@@ -472,6 +468,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       float s[32];
 #pragma unroll
       for (int quarter = 0; quarter < kQuarters; quarter++) {
+        if (quarter == kRegisterSteps / 8 && n == 0) ptx::mbar_wait(bar.tail_full(), tile_turn & 1);
         ptx::mbar_wait(bar.full(ring.slot), ring.phase);
         ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
         ptx::wgmma_fence();
@@ -533,6 +530,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       if constexpr (X::kRope) warp_arrive(bar.rope_empty(), lane);
+      if (n + 1 == blocks) warp_arrive(bar.tail_empty(), lane);
       if (n > 0) { /* masked and weighed in one stretch, for the compiler to interleave */
         hide_others();
         weigh();
@@ -648,7 +646,7 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
     const Tile tile = hear_tile<kD>(smem, tile_turn);
     if (tile.rows < 0) break;
     const int32_t blocks = blocks_of(tile);
-    ring.skip(query_slots<kD>(tile));
+    ring.skip(query_slots(tile));
     float o0[64], o1[64]; /* 128 columns each */
     float finish0, finish1;
     for (int32_t n = 0; n < blocks; n++) {
