@@ -507,7 +507,9 @@ describe("a CUDA device #gpu", function()
       local made = assert(plan.build(p))
       local graph = assert(p:graph("packed", got, 1))
       for _, from in ipairs { p, other } do
-        for _, key in ipairs { "indices", "topk_length", "cu_seqlens_q" } do assert(p[key]:copy_from(from[key])) end
+        for _, key in ipairs { "indices", "topk_length", "cu_seqlens_q" } do
+          if from ~= p then assert(p[key]:copy_from(from[key])) end
+        end
         assert(got:poison())
         assert.equal(0, graph:launch())
         assert(dev:synchronize())

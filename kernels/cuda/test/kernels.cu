@@ -707,7 +707,8 @@ static void check_plan(const PlanCase &c) {
     }
     want_order[g] = static_cast<int32_t>(g);
     want_entries[g] = static_cast<int32_t>(n);
-    const double saves = c.choose && first[g] < first[g + 1] ? pairs.size() - 50 - 200. * ((n + 63) / 64) : 0;
+    const double chosen = static_cast<double>(pairs.size());
+    const double saves = c.choose && first[g] < first[g + 1] ? chosen - 50 - 200. * ((n + 63) / 64) : 0;
     unpacked[g] = saves < 0;
     saved += saves > 0;
     all += n;
