@@ -78,11 +78,11 @@ static fh_status read_question(const fh_policy *policy, const fh_work *work, int
 static int32_t compare(const fh_policy *costs, const fh_work *w, int32_t row_invariant, double *cost_us) {
   const fh_path_cost *cost[FH_PATHS] = {[FH_PADDED] = &costs->padded, [FH_GATHER] = &costs->gather, [FH_PACKED] = &costs->packed};
   if (!w->groups || row_invariant) cost[FH_PACKED] = NULL;
-  int32_t best = FH_PADDED;
-  for (int32_t p = 0; p < FH_PATHS; p++) {
+  for (int32_t p = 0; p < FH_PATHS; p++)
     cost_us[p] = cost[p] ? microseconds(cost[p], p == FH_PACKED ? w->groups : w->rows, gflop(w, p)) : INFINITY;
+  int32_t best = FH_PADDED;
+  for (int32_t p = 0; p < FH_PATHS; p++)
     if (cost_us[p] < cost_us[best]) best = p;
-  }
   return best;
 }
 
@@ -105,7 +105,7 @@ fh_status fh_policy_packs(const fh_policy *policy, const fh_work *work, int32_t 
   const fh_status status = read_question(policy, work, row_invariant, &costs, &w);
   if (status) return status;
   if (planned != 0 && planned != 1) return fh_fail(FH_ERR_ARGUMENT, "planned: got %d, wanted 0 or 1", (int)planned);
-  w.entries = w.groups ? (w.keys + w.group - 1) / w.group : 0;
+  w.entries = w.groups ? w.keys / w.group + (w.keys % w.group != 0) : 0;
   compare(&costs, &w, row_invariant, us);
   const int gathers = us[FH_GATHER] < us[FH_PADDED];
   const double rows = us[gathers ? FH_GATHER : FH_PADDED], start = (gathers ? costs.gather : costs.padded).call_us;

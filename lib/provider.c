@@ -11,6 +11,7 @@
 #include "internal.h"
 
 static const char SYMBOL[] = "fewhead_provider";
+enum { POINTER_BYTES = sizeof(void *) };
 
 _Static_assert(FH_PROVIDER_CPU == 1 << FH_DEVICE_CPU && FH_PROVIDER_CUDA == 1 << FH_DEVICE_CUDA, "a kind's bit is its number");
 _Static_assert(sizeof((fh_provider_info *)NULL)->description == FH_PROVIDER_TEXT, "what open says fits the description");
@@ -96,7 +97,7 @@ static fh_status read_table(const void *given, const char *quoted, fh_provider_t
   status = check_number(quoted, "struct_size", bytes, offsetof(fh_provider_table, collect), sizeof *table);
   if (status) return status;
   memset(table, 0, sizeof *table);
-  memcpy(table, given, bytes - bytes % sizeof(void *)); /* no pointer is cut */
+  memcpy(table, given, bytes - bytes % POINTER_BYTES); /* no pointer is cut */
   if ((status = check_number(quoted, "call_bytes", table->call_bytes, offsetof(fh_call, lse), sizeof(fh_call))) ||
       (status = check_number(quoted, "info_bytes", table->info_bytes, offsetof(fh_device_info, name), sizeof(fh_device_info))))
     return status;

@@ -22,6 +22,9 @@ if not pcall(ffi.typeof, "struct flashmla_stub") then
   int calls;
   const char *raise_next;
   void register_operator(void);
+  int dup(int fd);
+  int dup2(int fd, int as);
+  int close(int fd);
   ]]
 end
 
@@ -49,6 +52,18 @@ describe("FlashMLA", function()
         torch, torch))
     end
     return torch
+  end
+
+  -- What f returns, and what it wrote to standard error.
+  local function with_stderr(f)
+    local kept, file = ffi.C.dup(2), assert(io.open(folder .. "stderr", "wb"))
+    ffi.C.dup2(ffi.C.fileno(file), 2)
+    local ok, result = pcall(f)
+    ffi.C.dup2(kept, 2)
+    ffi.C.close(kept)
+    file:close()
+    assert(ok, result)
+    return result, helper.read(folder .. "stderr")
   end
 
   -- A package's library in a folder of this name, and a copy of the plug-in for it alone: a process gives each of its plug-ins
@@ -433,8 +448,9 @@ describe("FlashMLA", function()
       job, call = job_of(plug, state, problem, outputs)
       assert.truthy(job)
       stub.raise_next = words
-      local status = plug.run(state, job, call, text)
-      assert.equal(C.FH_ERR_DEVICE, tonumber(status))
+      local status, printed = with_stderr(function() return tonumber(plug.run(state, job, call, text)) end)
+      assert.equal(C.FH_ERR_DEVICE, status)
+      assert.matches("Exception in aoti_torch: " .. words .. "\n", printed, 1, true)
       assert.equal("_flashmla_C::sparse_prefill_fwd raised; PyTorch's own words are on standard error", said())
       assert.equal(C.FH_OK, tonumber(plug.run(state, job, call, text)))
       plug.release(state, job)

@@ -1,7 +1,7 @@
 /*
  * _flashmla_C for a spec: sparse_prefill_fwd in plain C on host memory, as particular about its arguments as FlashMLA is.
- * OPTIONAL: arguments after d_v (0, 2, 3). LOGARITHM: of what base max_logits and lse are, default e. SCHEMA: its text, as an extension with a written schema has it; none: as one whose
- * schema PyTorch infers.
+ * OPTIONAL: arguments after d_v (0, 2, default 3). LOGARITHM: of what base max_logits and lse are, default e. SCHEMA: its text, as
+ * an extension with a written schema has it; none: as one whose schema PyTorch infers.
  */
 #include <math.h>
 #include <stdint.h>
@@ -9,6 +9,10 @@
 #include <string.h>
 
 #include "torch_stub.h"
+
+#ifndef OPTIONAL
+#define OPTIONAL 3
+#endif
 
 #ifdef SCHEMA
 const char schema[] = "\0sparse_prefill_fwd" SCHEMA;

@@ -153,6 +153,9 @@ static void packing(void) {
       policy.padded.call_us = 130;
     }
   }
+  fh_work endless = work; /* as many keys as the type holds, rounded up to groups */
+  endless.keys = INT64_MAX;
+  CHECK_INT(packs(&policy, &endless, 1), 0);
   policy.plan = (fh_path_cost){0, 0, 0};
   for (int32_t planned = 0; planned < 2; planned++) {
     fh_policy other = policy;
