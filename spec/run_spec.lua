@@ -85,12 +85,14 @@ describe("run.header", function()
 end)
 
 describe("run.version", function()
-  it("is the checkout's commit, dirty when a tracked file changed", function()
+  it("is the checkout's commit, dirty when a tracked file outside results/ changed", function()
     with_copy(function(sh, version)
-      sh "git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -q -m x && git rev-parse HEAD > id"
+      sh "mkdir results && echo > results/x.md && git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -q -m x && git rev-parse HEAD > id"
       local commit, dirty = version():match("^(%x+)\t(.*)$")
       assert.equal(40, #commit)
       assert.equal("false", dirty)
+      sh "echo >> results/x.md" -- a run's own doing
+      assert.same({ commit, "false" }, { version():match("^(%x+)\t(.*)$") })
       sh "echo >> lua/fewhead/run.lua"
       assert.same({ commit, "true" }, { version():match("^(%x+)\t(.*)$") })
     end)

@@ -34,11 +34,12 @@ local function in_checkout()
   return file ~= nil
 end
 
---- commit, dirty: of the checkout this file lies in; else the commit the library was built from, and nil: not known.
+--- commit, dirty: of the checkout this file lies in, where what runs wrote to results/ does not count; else the commit the library
+-- was built from, and nil: not known.
 function M.version()
   if in_checkout() then
     local commit = git("rev-parse HEAD")
-    local changes = commit and git("status --porcelain --untracked-files=no")
+    local changes = commit and git("status --porcelain --untracked-files=no -- . ':(exclude)results'")
     if changes then return commit, changes ~= "" end
   end
   return F.ffi.string(F.C.fh_build_info()):match("commit (%w+)") or "unknown", nil
