@@ -267,20 +267,18 @@ describe("gate.fit", function()
 
   it("says when an end of the interval lies outside what was measured", function()
     -- 5 % better or worse cannot be told at a spread of 20 %
-    local g = gate.fit(records({ [64] = 0.5, [128] = 1.05, [256] = 1.05 }, { spread = 0.2 }))
-    assert.is_nil(g.decides.min_sq) -- no win that can be told
-    g = gate.fit(records({ [64] = 0.95, [128] = 0.5, [256] = 2, [512] = 1.05 }, { spread = 0.2 }))
+    local g = gate.fit(records({ [64] = 0.95, [128] = 0.5, [256] = 2, [512] = 1.05 }, { spread = 0.2 }))
     assert.equal(256, g.min_sq)
     assert.is_nil(g.crossover.lo_open)
-    local list = records({ [256] = 0.5 })
-    for _, r in ipairs(records({ [512] = 1.05, [1024] = 1.05 }, { spread = 0.2 })) do list[#list + 1] = r end
-    list[#list + 1] = record("padded", 128, 100)
-    list[#list + 1] = record("gather", 128, 10)
+    -- a loss that may be a win, and nothing measured before it
+    g = gate.fit(records({ [64] = 0.95, [128] = 2 }))
+    assert.is_nil(g.crossover.lo_open)
+    local list = records({ [64] = 0.95 })
+    for _, r in ipairs(records { [128] = 2 }) do list[#list + 1] = r end
+    list[2].verdict = { against = "padded", verdict = "slower", ratio = 0.95, lo = 0.9, hi = 1.01 }
     g = gate.fit(list)
-    assert.equal(512, g.min_sq)
-    assert.is_true(g.crossover.hi_open)
-    assert.equal(1024, g.crossover.hi)
-    assert.matches("beyond 1024", tostring(g))
+    assert.is_true(g.crossover.lo_open)
+    assert.matches("below 64", tostring(g))
   end)
 
   it("is always where native is never slower", function()
@@ -312,12 +310,41 @@ describe("gate.fit", function()
       "csa vllm: native loses at the largest s_q measured: no MIN_SQ keeps its wins without its losses" }, g.notes)
   end)
 
-  it("says where a loss was not told from noise", function()
-    local list = records({ [64] = 0.95 }, { spread = 0.2 })
+  it("gives no answer that an unclear point could turn", function()
+    local noisy = { spread = 0.2 } -- 14 % either way
+    local list = records({ [64] = 0.95 }, noisy)
     for _, r in ipairs(records { [128] = 2 }) do list[#list + 1] = r end
-    local g = gate.fit(list)
-    assert.equal(0, g.min_sq)
-    assert.same({ "csa vllm: unclear at s_q 64, 0.95x: a longer measurement may find native slower there" }, g.notes)
+    local g = gate.fit(list) -- always, or from 128 on?
+    assert.is_true(g.undecided)
+    assert.is_false(g.enabled)
+    assert.is_nil(g:export_line())
+    assert.equal("csa vllm hot: not decided from s_q 64 to 128: measure longer (--seconds)\n"
+      .. "note: csa vllm: unclear at s_q 64, 0.95x (0.82 to 1.10)\n"
+      .. "not decided, measure longer (--seconds): no recommendation", tostring(g))
+    assert.is_true(gate.fit(records({ [64] = 0.5, [128] = 1.05, [256] = 1.05 }, noisy)).undecided) -- from 128 on, or never?
+    -- a large win that too few samples leave unclear is no reason to turn native off
+    list = records { [16] = 14.4 }
+    list[2].verdict = { against = "padded", verdict = "unclear", ratio = 14.4, lo = 3.5, hi = 16 }
+    assert.is_true(gate.fit(list).undecided)
+    assert.same({ "csa vllm: unclear at s_q 16, 14.40x (3.50 to 16.00)" }, gate.fit(list).notes)
+  end)
+
+  it("takes an unclear point that is a tie for what it is, and one before the last loss for nothing", function()
+    assert.equal(0, gate.fit(records { [64] = 0.999, [128] = 2 }).min_sq)
+    assert.equal("never", gate.fit(records { [64] = 0.5, [128] = 1.001 }).crossover)
+    assert.equal("never", gate.fit(records { [64] = 2, [128] = 0.5, [256] = 1.001 }).crossover) -- its win does not last
+    local list = records({ [64] = 0.95 }, { spread = 0.2 })
+    for _, r in ipairs(records { [128] = 0.5, [256] = 2 }) do list[#list + 1] = r end
+    assert.equal(256, gate.fit(list).min_sq)
+  end)
+
+  it("lets an open case stand before a threshold and behind a loss", function()
+    local list = records { [64] = 2 }
+    for _, r in ipairs(records({ [64] = 1.05 }, { spread = 0.2, layout = "packed" })) do list[#list + 1] = r end
+    assert.equal("packed", gate.fit(list).decides.layout)
+    for _, r in ipairs(records({ [64] = 0.5 }, { pattern = "uniform" })) do list[#list + 1] = r end
+    assert.is_nil(gate.fit(list).undecided)
+    assert.equal("export VLLM_DSV41_FEWHEAD_PREFILL=0", gate.fit(list):export_line())
   end)
 
   it("takes the better native path at each s_q, or the one asked for", function()
@@ -354,9 +381,13 @@ describe("gate.fit", function()
     local took = { [64] = 100 * 64 * 1.005, [128] = 100 * 64, [256] = 100 * 256 * 0.33 }
     for s_q, us in pairs(took) do list[#list + 1] = record("auto", s_q, us) end
     local auto = gate.fit(list).auto
-    assert.same({ 3, {} }, { auto.cells, auto.slower })
+    assert.same({ 3, {}, {} }, { auto.cells, auto.slower, auto.undecided })
     assert.equal("auto is nowhere slower than padded in 3 cells, its plan included: with it no gate is needed\n"
       .. "auto over the best path and its plan: 3.5 % on average, at most 10.0 % (s_q 256, csa, vllm)", tostring(auto))
+    list[#list].verdict = { against = "padded", verdict = "unclear", ratio = 0.33, lo = 0.2, hi = 2 }
+    assert.matches("^auto beside padded is not decided in 1 of 3 cells %(s_q %d+, csa, vllm: 0%.33x%): measure longer "
+      .. "%(%-%-seconds%)\n", tostring(gate.fit(list).auto))
+    list[#list].verdict = nil
     list[#list + 1] = record("auto", 128, 100 * 128 * 1.25)
     local fitted = gate.fit(list)
     assert.matches("\nauto is slower than padded in 1 of 3 cells %(s_q 128, csa, vllm: 0%.80x%): there a gate is better\n",

@@ -40,11 +40,19 @@ local function judge(native, padded)
   return ratio, lo, hi, lo > 1 and "faster" or hi < 1 and "slower" or "unclear"
 end
 
+-- Where an interval reaches no further than this from 1, either path will do and measuring longer changes nothing: an "unclear"
+-- within it is a tie, one beyond it is no answer.
+local TIE = 1.1
+
+local function may_be_slower(verdict, lo) return verdict == "unclear" and lo < 1 / TIE end
+local function may_be_faster(verdict, hi) return verdict == "unclear" and hi > TIE end
+
 -- What auto took beside padded, and beside the best path there is, its plan included.
 local function judge_auto(point)
   local best = math.min(point.padded.time.median_us, point.gather and point.gather.time.median_us or math.huge)
   if point.packed then best = math.min(best, point.packed.time.median_us + (point.packed.time.plan_us or 0)) end
-  local ratio, _, _, verdict = judge(point.auto, point.padded)
+  local ratio, lo, _, verdict = judge(point.auto, point.padded)
+  if may_be_slower(verdict, lo) then verdict = "undecided" end
   return { ratio = ratio, verdict = verdict, loss = point.auto.time.median_us / best - 1 }
 end
 
@@ -58,30 +66,38 @@ local function meet(a, b, field)
   return a.s_q * (b.s_q / a.s_q) ^ (la / (la - lb))
 end
 
--- The answer of a curve whose points have verdicts: min_sq (nil: native off), crossover, notes.
+-- The answer of a curve whose points have verdicts: min_sq (nil: native off, or not decided), crossover, notes.
 local function answer(curve)
   local points = curve.points
-  local wins, last = 0, 0 -- last: the last point where native is slower
+  local wins, last, won = 0, 0, false -- last: the last point where native is slower; wins: those after it where it is faster
   curve.lowest, curve.highest, curve.notes = points[1].s_q, points[#points].s_q, {}
+  local function note(text, ...) curve.notes[#curve.notes + 1] = text:format(...) end
   for i, point in ipairs(points) do
     if point.verdict == "faster" then wins = wins + 1 end
-    if point.verdict == "unclear" and point.ratio < 1 then
-      curve.notes[#curve.notes + 1] = ("unclear at s_q %d, %.2fx: a longer measurement may find native slower there"):format(
-        point.s_q, point.ratio)
-    end
     if point.verdict == "slower" then
-      last = i
       if i > 1 and points[i - 1].verdict == "faster" then
-        curve.notes[#curve.notes + 1] = ("not monotone: native wins at s_q %d and loses at %d"):format(points[i - 1].s_q,
-          point.s_q)
+        note("not monotone: native wins at s_q %d and loses at %d", points[i - 1].s_q, point.s_q)
       end
+      if i == #points and won then
+        note("native loses at the largest s_q measured: no MIN_SQ keeps its wins without its losses")
+      end
+      wins, last = 0, i
+    end
+    won = won or wins > 0
+  end
+  -- After the last loss, what may still be one stands against a threshold, and what may be a win against giving native up.
+  local undecided = false
+  for i = last + 1, #points do
+    local point = points[i]
+    if wins > 0 and may_be_slower(point.verdict, point.lo) or wins == 0 and may_be_faster(point.verdict, point.hi) then
+      undecided = true
+      note("unclear at s_q %d, %.2fx (%.2f to %.2f)", point.s_q, point.ratio, point.lo, point.hi)
     end
   end
-  if wins == 0 or last == #points then
+  if undecided then
+    curve.crossover = "undecided"
+  elseif wins == 0 then
     curve.crossover = "never"
-    if wins > 0 then
-      curve.notes[#curve.notes + 1] = "native loses at the largest s_q measured: no MIN_SQ keeps its wins without its losses"
-    end
   elseif last == 0 then
     curve.crossover, curve.min_sq = "always", 0
   else
@@ -114,8 +130,9 @@ end
 -- A curve: pattern, layout, heads, l2, device, native (the option); points = { { s_q =, padded =, gather =, packed = (records),
 -- native = the native record that counts, ratio =, lo =, hi =, verdict =, and where auto was measured beside = { ratio =,
 -- verdict = to padded, loss = its time over that of the best path and its plan, less 1 } }, .. } by rising s_q; lowest, highest
--- s_q; crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never";
--- min_sq = the smallest measured s_q from which native is never slower, 0 for always, nil for never; notes; records. Prints as
+-- s_q; crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never"
+-- | "undecided", where an unclear point could turn the answer; min_sq = the smallest measured s_q from which native is never
+-- slower, 0 for always, nil for never and undecided; notes; records. Prints as
 -- one line.
 -- Second result: how many records were left out because they have no time or their parity did not pass.
 function M.from(records, options)
@@ -168,11 +185,11 @@ Auto.__index = Auto
 Auto.__name = "auto"
 
 --- What FH_AUTO is worth in the cells of curves: { cells = where it was measured, slower = a list of those where it is slower
--- than padded, mean =, worst = loss over the best path, at = where it is worst }; nil when it was not measured. Prints as two
--- lines.
+-- than padded, undecided = of those where it may be, mean =, worst = loss over the best path, at = where it is worst }; nil when
+-- it was not measured. Prints as two or three lines.
 function M.auto(curves)
   args.table("curve.auto: curves", curves, 2)
-  local found = setmetatable({ cells = 0, slower = {}, mean = 0, worst = 0 }, Auto)
+  local found = setmetatable({ cells = 0, slower = {}, undecided = {}, mean = 0, worst = 0 }, Auto)
   for _, curve in ipairs(curves) do
     for _, point in ipairs(curve.points) do
       local beside = point.beside
@@ -180,7 +197,8 @@ function M.auto(curves)
         local where = ("s_q %d, %s, %s"):format(point.s_q, curve.pattern, curve.layout)
         found.cells, found.mean = found.cells + 1, found.mean + beside.loss
         if beside.loss > found.worst then found.worst, found.at = beside.loss, where end
-        if beside.verdict == "slower" then found.slower[#found.slower + 1] = ("%s: %.2fx"):format(where, beside.ratio) end
+        local list = found[beside.verdict] -- slower, undecided
+        if list then list[#list + 1] = ("%s: %.2fx"):format(where, beside.ratio) end
       end
     end
   end
@@ -191,11 +209,15 @@ end
 
 function Auto:__tostring()
   local first
-  if #self.slower == 0 then
-    first = ("auto is nowhere slower than padded in %d cells, its plan included: with it no gate is needed"):format(self.cells)
-  else
+  if #self.slower > 0 then
     first = ("auto is slower than padded in %d of %d cells (%s): there a gate is better"):format(#self.slower, self.cells,
       table.concat(self.slower, "; "))
+  elseif #self.undecided == 0 then
+    first = ("auto is nowhere slower than padded in %d cells, its plan included: with it no gate is needed"):format(self.cells)
+  end
+  if #self.undecided > 0 then
+    first = ("%sauto beside padded is not decided in %d of %d cells (%s): measure longer (--seconds)"):format(
+      first and first .. "\n" or "", #self.undecided, self.cells, table.concat(self.undecided, "; "))
   end
   return ("%s\nauto over the best path and its plan: %.1f %% on average, at most %.1f %%%s"):format(first, 100 * self.mean,
     100 * self.worst, self.at and (" (%s)"):format(self.at) or "")
@@ -209,6 +231,8 @@ function Curve:__tostring()
     text = "always: native is never slower from " .. range
   elseif c == "never" then
     text = "never: native has no lasting win from " .. range
+  elseif c == "undecided" then
+    text = ("not decided from %s: measure longer (--seconds)"):format(range)
   else
     text = ("native pays from s_q %.0f on (%s%.0f to %s%.0f)"):format(c.at, c.lo_open and "below " or "", c.lo,
       c.hi_open and "beyond " or "", c.hi)

@@ -19,6 +19,9 @@ M.MIN_SQ = "VLLM_DSV41_FEWHEAD_MIN_SQ"
 --- The published default threshold, rows of a chunk.
 M.default_min_sq = tonumber(C.FH_GATE_MIN_SQ)
 
+--- What stands in place of a recommendation where noise hides it.
+M.UNDECIDED = "not decided, measure longer (--seconds): no recommendation"
+
 -- Rows a gate can ask for: whole numbers that a double holds.
 local MOST_ROWS = 2 ^ 53 - 1
 local MOST_HEADS = 2 ^ 31 - 1
@@ -148,8 +151,9 @@ function Explanation:__tostring()
   return ("%s (expected: %s%s)"):format(text, table.concat(costs, ", "), auto)
 end
 
---- The shell line that sets this gate in an engine.
+--- The shell line that sets this gate in an engine; nil for a fit that did not come to an answer.
 function Gate:export_line()
+  if self.undecided then return nil end
   if not self.enabled then return ("export %s=0"):format(M.PREFILL) end
   return ("export %s=%.0f"):format(M.MIN_SQ, self.min_sq)
 end
@@ -180,11 +184,17 @@ end
 
 -- ---- Fit ----------------------------------------------------------------------------------------------------------------
 
+-- How careful a curve's answer is: never stands whatever the others say, an open question before any threshold.
+local function care(curve)
+  return curve.crossover == "never" and math.huge or curve.crossover == "undecided" and MOST_ROWS or curve.min_sq
+end
+
 --- Fit the threshold to a sweep or a list of its records: the smallest measured s_q from which native is never slower than padded
 -- beyond noise, in every case the records hold (layouts, patterns: the most careful one decides).
 -- options.native: "best" (of gather and packed, the default), "gather" or "packed".
 -- Returns a gate with .curves (fewhead.curve, one a case), .decides (the curve that set the threshold), .crossover (its own),
--- .notes, .cost (fewhead.cost of that curve), and .auto where FH_AUTO was measured too (curve.auto); or nil, err when the records
+-- .notes, .cost (fewhead.cost of that curve), and .auto where FH_AUTO was measured too (curve.auto); .undecided is true where
+-- noise hides the answer: the gate is off and has no export line. Or nil, err when the records
 -- hold no padded and native pair, or several head counts or devices.
 function M.fit(sweep, options)
   local records = args.table("gate.fit: records", sweep, 2).records or sweep
@@ -203,8 +213,7 @@ function M.fit(sweep, options)
           tostring(curves[1][field]), tostring(curve[field]))
       end
     end
-    -- nil, never, is the most careful answer; between equals the first stands
-    if decides.min_sq and (not curve.min_sq or curve.min_sq > decides.min_sq) then decides = curve end
+    if care(curve) > care(decides) then decides = curve end -- between equals the first stands
     for _, note in ipairs(curve.notes) do
       notes[#notes + 1] = ("%s %s: %s"):format(curve.pattern, curve.layout, note)
     end
@@ -212,6 +221,7 @@ function M.fit(sweep, options)
   if left_out > 0 then notes[#notes + 1] = ("%d records left out: no time, or parity did not pass"):format(left_out) end
   local gate = new(decides.min_sq or M.default_min_sq, decides.min_sq ~= nil)
   gate.curves, gate.decides, gate.crossover, gate.notes = curves, decides, decides.crossover, notes
+  gate.undecided = decides.crossover == "undecided" or nil
   gate.cost = require("fewhead.cost").fit(decides, records)
   gate.auto = require("fewhead.curve").auto(curves)
   return gate
@@ -226,7 +236,8 @@ function Gate:__tostring()
   for i, curve in ipairs(self.curves) do lines[i] = tostring(curve) end
   for _, note in ipairs(self.notes) do lines[#lines + 1] = "note: " .. note end
   lines[#lines + 1] = self.auto and tostring(self.auto)
-  lines[#lines + 1] = self.enabled and ("recommended MIN_SQ: %.0f"):format(self.min_sq) or "recommended: native off"
+  lines[#lines + 1] = self.undecided and M.UNDECIDED
+    or self.enabled and ("recommended MIN_SQ: %.0f"):format(self.min_sq) or "recommended: native off"
   lines[#lines + 1] = self:export_line()
   return table.concat(lines, "\n")
 end

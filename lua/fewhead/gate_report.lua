@@ -51,7 +51,9 @@ local function gate_lines(fitted)
   end
   for _, note in ipairs(fitted.notes) do lines[#lines + 1] = "note: " .. note end
   for line in tostring(fitted.auto or ""):gmatch("[^\n]+") do lines[#lines + 1] = line end
-  if fitted.enabled then
+  if fitted.undecided then
+    lines[#lines + 1] = gate.UNDECIDED
+  elseif fitted.enabled then
     lines[#lines + 1] = ("recommended MIN_SQ: %.0f, %s"):format(fitted.min_sq, fitted.min_sq == 0
       and "native is never slower at the s_q measured" or "the smallest measured s_q from which native is never slower")
   else

@@ -13,14 +13,14 @@ local M = {}
 local THRESHOLDS = { 0, 64, 128, 256, 512, 1024, gate.default_min_sq }
 
 --- The gates of a comparison, as score() takes them: off, each of min_sq (a list; default: the thresholds above), and `fitted` (a
--- gate from gate.fit; may be nil).
+-- gate from gate.fit; left out when nil or not decided).
 function M.candidates(fitted, min_sq_list)
   local list = { { name = "off", gate = gate.new { enabled = false } } }
   for _, min_sq in ipairs(min_sq_list or THRESHOLDS) do
     local remark = min_sq == 0 and " (always)" or min_sq == gate.default_min_sq and " (published)" or ""
     list[#list + 1] = { name = min_sq .. remark, gate = gate.new { min_sq = min_sq } }
   end
-  if fitted then
+  if fitted and not fitted.undecided then
     list[#list + 1] = { name = fitted.enabled and ("fitted (%.0f)"):format(fitted.min_sq) or "fitted (off)", gate = fitted }
   end
   return list
