@@ -27,13 +27,14 @@ local opt = fh.cli.options {
     { "--cold", nil, "find caches cold in every run" },
     { "--traffic", "FILE", "score gates on a Mooncake JSONL or Azure CSV trace" },
     { "--skip-bad", nil, "leave bad lines of the trace out and count them" },
-    { "--out", "DIR", "where gate_sweep.jsonl, .md and .svg go", default = "results/local" },
+    { "--out", "DIR", "where gate_sweep.jsonl, .md and .svg go; DEVICE in it stands for the device's name",
+      default = "results/local" },
   },
 }:read(arg)
 
 -- What can be wrong with the command is found before anything is measured.
 local function need(value, err)
-  if not value then fh.cli.exit(fh.cli.FAILED, err) end
+  if not value then fh.cli.exit(fh.cli.FAILED, "gate_sweep: " .. err) end
   return value
 end
 local min_sq = opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0)
@@ -43,7 +44,9 @@ if opt.traffic then
   local trace = need(fh.trace.read(opt.traffic, { skip_bad = opt.skip_bad }))
   traffic = { trace = trace, chunks = fh.trace.chunks(trace) }
 end
-local dev = need(fh.device.open(opt.device))
+local dev = need(fh.cli.device(opt.device))
+local header = fh.run.header(dev)
+local folder = need(fh.run.open_folder(opt.out, header))
 
 local line = progress.new()
 local sweep, failure = interrupt.during(function(pressed)
@@ -51,8 +54,8 @@ local sweep, failure = interrupt.during(function(pressed)
     preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
     paths = { "padded", "native", "auto", unpack(opt.provider) }, layout = opt.layout, seed = opt.seed,
     pattern = opt.indices and "file" or opt.pattern, indices = opt.indices,
-    cold = opt.cold, seconds = opt.seconds, device = dev,
-    file = opt.out .. "/gate_sweep.jsonl", interrupted = pressed,
+    cold = opt.cold, seconds = opt.seconds, device = dev, run = header,
+    file = folder .. "/gate_sweep.jsonl", interrupted = pressed,
     on_cell = function(i, n, cell) line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout)) end,
   }
 end)
@@ -66,7 +69,7 @@ local report = fh.gate_report.make {
   environment = environment, traffic = traffic,
 }
 print(report:text())
-need(report:write(opt.out .. "/gate_sweep"))
-print(("\nwritten: %s/gate_sweep.jsonl, .md%s"):format(opt.out, gate and ", .svg" or ""))
+need(report:write(folder .. "/gate_sweep"))
+print(("\nwritten: %s/gate_sweep.jsonl, .md%s"):format(folder, gate and ", .svg" or ""))
 if sweep.interrupted then return fh.cli.INTERRUPTED end
 return (gate and #sweep:failures().records == 0) and 0 or fh.cli.FAILED

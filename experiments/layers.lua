@@ -33,8 +33,9 @@ local function need(value, err)
   return value
 end
 
-local dev = need(fh.device.open(opt.device))
+local dev = need(fh.cli.device(opt.device))
 local run, texts, records, failed = fh.run.header(dev), {}, {}, false
+local folder = opt.out and need(fh.run.open_folder(opt.out, run))
 for _, model in ipairs(opt.model) do
   for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
     for _, pattern in ipairs(opt.pattern) do
@@ -51,8 +52,8 @@ for _, model in ipairs(opt.model) do
     end
   end
 end
-if opt.out then
-  fh.bench.write(opt.out, run, "layers", "One chunk through all attention layers", records,
+if folder then
+  fh.bench.write(folder, run, "layers", "One chunk through all attention layers", records,
     "```\n" .. table.concat(texts, "\n\n") .. "\n```")
 end
 return failed and fh.cli.FAILED or 0

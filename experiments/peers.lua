@@ -35,9 +35,10 @@ local function need(value, err)
   return value
 end
 
-local dev = need(fh.device.open(opt.device))
+local dev = need(fh.cli.device(opt.device))
 local on_cpu = dev.kind == "cpu"
 local run = fh.run.header(dev)
+local folder = need(fh.run.open_folder(opt.out, run))
 
 -- ---- Who takes part -----------------------------------------------------------------------------------------------------------
 
@@ -232,7 +233,6 @@ local markdown = table.concat {
 }
 local lines = {}
 for i, record in ipairs(records) do lines[i] = fh.json.encode(record) .. "\n" end
-local folder = fh.run.folder(opt.out, run)
 need(fh.report.write(folder .. "/peers.jsonl", table.concat(lines)))
 need(fh.report.write(folder .. "/peers.md", markdown))
 print(("\nwritten: %s/peers.jsonl, .md"):format(folder))

@@ -83,7 +83,7 @@ describe("gate_sweep", function()
     local out, status, err = run("gate_sweep", QUICK .. " --traffic " .. folder .. "trace --out " .. folder .. "out")
     assert.equal(1, status)
     assert.equal("", out)
-    assert.equal(folder .. "trace:3: timestamp: got nil, wanted a whole number >= 0\n", err)
+    assert.equal("gate_sweep: " .. folder .. "trace:3: timestamp: got nil, wanted a whole number >= 0\n", err)
     assert.equal("stderr\ntrace", (helper.shell("ls -A " .. folder)))
     out, status = run("gate_sweep", QUICK .. " --skip-bad --traffic " .. folder .. "trace --out " .. folder .. "out")
     assert.equal(0, status)
@@ -115,6 +115,23 @@ describe("gate_sweep", function()
     assert.equal((#paths + 1) * measured, lines)
     assert.matches("interrupted: " .. measured .. " of 18 cells measured", read(folder .. "out/gate_sweep.md"))
     assert.matches("</svg>\n$", read(folder .. "out/gate_sweep.svg"))
+  end)
+
+  it("finds out before it measures that --out cannot be written, as all that take it do", function()
+    write(folder .. "file", "kept")
+    for _, name in ipairs { "gate_sweep", "layers", "peers", "bench_packed", "bench_gpu" } do
+      local out, status, err = run(name, "--device cpu --out " .. folder .. "file")
+      assert.same({ 1, "" }, { status, out })
+      assert.equal(('%s: --out: got "%sfile", wanted a folder to write to: Not a directory\n'):format(name, folder), err)
+    end
+    assert.equal("kept", read(folder .. "file"))
+  end)
+
+  it("blames --device for a device that is not here, as all that take it do", function()
+    for _, name in ipairs { "gate_sweep", "layers", "peers", "bench_packed", "bench_gpu" } do
+      local _, status, err = run(name, "--device abacus")
+      assert.same({ 1, name .. ': --device: got "abacus", wanted cpu, cuda or cuda:N\n' }, { status, err })
+    end
   end)
 
   it("refuses wrong options with status 2", function()

@@ -45,15 +45,22 @@ function M.options(name, about, s_q)
   }
 end
 
+-- The script that runs, as errors call it.
+local function script() return (arg and arg[0] or ""):match("([^/]+)%.lua$") or "bench" end
+
 --- Open the device that the options name, or end the script. On a GPU FlashMLA takes part where it is installed, and the
 -- plug-ins of --provider everywhere; .flashmla says which FlashMLA, or why there is none.
 function M.open(opt)
-  local dev, err = device.open(opt.device)
-  if not dev then cli.exit(cli.FAILED, err) end
+  local function need(value, err)
+    if not value then cli.exit(cli.FAILED, ("%s: %s"):format(script(), err)) end
+    return value
+  end
+  local dev = need(cli.device(opt.device))
   local self = setmetatable({
     device = dev, opt = opt, run = run.header(dev), records = {}, peers = { unpack(opt.provider or {}) }, failed = 0,
     line = progress.new(),
   }, Bench)
+  self.folder = opt.out and need(run.open_folder(opt.out, self.run))
   if dev.kind == "cuda" then
     local flashmla, reason = peer.flashmla()
     self.flashmla = flashmla and tostring(flashmla) or reason
@@ -168,10 +175,10 @@ local function text_of(parts, make)
   return list
 end
 
---- Write what a script found into the folder that `out` names (run.folder): NAME.md, text under a head that says what made it,
+--- Write what a script found into a folder (run.open_folder): NAME.md, text under a head that says what made it,
 -- and NAME.jsonl, a record a line. header: that of the run.
-function M.write(out, header, name, title, records, text)
-  local folder, lines = run.folder(out, header), {}
+function M.write(folder, header, name, title, records, text)
+  local lines = {}
   for i, record in ipairs(records) do lines[i] = json.encode(record) end
   local head = ("# %s on %s\n\n- command: `./fewhead run %s %s`\n- commit %s%s%s, %s\n\n"):format(title, header.device, arg[0],
     table.concat(arg, " "), header.commit, header.dirty and " with changes" or "",
@@ -186,8 +193,8 @@ end
 -- status: 1 when something failed parity.
 function Bench:finish(name, title, parts)
   self.line:clear()
-  if self.opt.out then
-    M.write(self.opt.out, self.run, name, title, self.records, table.concat(text_of(parts, report.markdown), "\n\n"))
+  if self.folder then
+    M.write(self.folder, self.run, name, title, self.records, table.concat(text_of(parts, report.markdown), "\n\n"))
   end
   print(table.concat(text_of(parts, report.table), "\n\n"))
   return self.failed == 0 and 0 or cli.FAILED

@@ -14,6 +14,12 @@ M.options = options.new
 M.exit = exit.with
 M.FAILED, M.USAGE, M.INTERRUPTED = exit.FAILED, exit.USAGE, exit.INTERRUPTED
 
+--- The device that --device names; nil and the reason, by that option.
+function M.device(name)
+  local dev, err = require("fewhead.device").open(name)
+  return dev, err and err:gsub("^name:", "--device:")
+end
+
 -- The folder that `experiments` lies in: the checkout, or PREFIX/share/fewhead of an installation; nil when neither is there.
 function M.shipped()
   local modules = debug.getinfo(1, "S").source:match("^@(.*)/fewhead/cli%.lua$")
