@@ -87,7 +87,8 @@ end)
 describe("run.version", function()
   it("is the checkout's commit, dirty when a tracked file outside results/ changed", function()
     with_copy(function(sh, version)
-      sh "mkdir results && echo > results/x.md && git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -q -m x && git rev-parse HEAD > id"
+      sh "mkdir results && echo > results/x.md"
+      sh "git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -q -m x && git rev-parse HEAD > id"
       local commit, dirty = version():match("^(%x+)\t(.*)$")
       assert.equal(40, #commit)
       assert.equal("false", dirty)

@@ -34,8 +34,8 @@ local function in_checkout()
   return file ~= nil
 end
 
---- commit, dirty: of the checkout this file lies in, where what runs wrote to results/ does not count; else the commit the library
--- was built from, and nil: not known.
+--- commit, dirty: of the checkout this file lies in, where what runs wrote to results/ does not count; else the commit that the
+-- library was built from, and nil: not known.
 function M.version()
   if in_checkout() then
     local commit = git("rev-parse HEAD")
