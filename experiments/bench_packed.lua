@@ -89,7 +89,7 @@ for _, kind in ipairs(opt.quick and {} or { csa(4), kept(0.9, 4), UNIFORM }) do
         row.auto, row.ratio, row.verdict, row.packs, row.parity = one.median, one.ratio, one.verdict, one.packs, one.parity
       end
     end
-    whole_range[#whole_range + 1] = row
+    if not b.interrupted then whole_range[#whole_range + 1] = row end
   end
 end
 

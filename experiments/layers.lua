@@ -5,7 +5,7 @@
 --   ./fewhead run experiments/layers.lua --device cuda:0 --prior 122880       the last 8192 rows of a 128k prompt
 --   ./fewhead run experiments/layers.lua --model glm-5.2 --s-q 4              on a CPU
 --
--- Exit status 1 when a path fails parity.
+-- Ctrl-C keeps the tables that are done. Exit status 1 when a path fails parity, 130 after Ctrl-C.
 local fh = require "fewhead"
 
 local sizes = {}
@@ -36,24 +36,36 @@ end
 local dev = need(fh.cli.device(opt.device))
 local run, texts, records, failed = fh.run.header(dev), {}, {}, false
 local folder = opt.out and need(fh.run.open_folder(opt.out, run))
-for _, model in ipairs(opt.model) do
-  for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
-    for _, pattern in ipairs(opt.pattern) do
-      local result = need(fh.layers {
-        model = model, tp = tonumber(opt.tp), s_q = opt.s_q, prior = prior or nil, pattern = pattern, keep = opt.keep,
-        layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds,
-      })
-      texts[#texts + 1] = tostring(result)
-      print((#texts > 1 and "\n" or "") .. texts[#texts])
-      for _, record in ipairs(result.records) do
-        records[#records + 1] = record
-        failed = failed or record.parity.status ~= "pass"
+-- All tables, or those before Ctrl-C was pressed: true.
+local interrupted = require("fewhead.interrupt").during(function(pressed)
+  for _, model in ipairs(opt.model) do
+    for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
+      for _, pattern in ipairs(opt.pattern) do
+        local result, err = fh.layers {
+          model = model, tp = tonumber(opt.tp), s_q = opt.s_q, prior = prior or nil, pattern = pattern, keep = opt.keep,
+          layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds, interrupted = pressed,
+        }
+        if not result and pressed() then return true end
+        need(result, err)
+        texts[#texts + 1] = tostring(result)
+        print((#texts > 1 and "\n" or "") .. texts[#texts])
+        for _, record in ipairs(result.records) do
+          records[#records + 1] = record
+          failed = failed or record.parity.status ~= "pass"
+        end
+        if pressed() then return true end
       end
     end
   end
+end)
+if interrupted then
+  if #texts == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "layers: interrupted before the first table was done") end
+  texts[#texts + 1] = ("interrupted: %d tables"):format(#texts)
+  print("\n" .. texts[#texts])
 end
 if folder then
   fh.bench.write(folder, run, "layers", "One chunk through all attention layers", records,
     "```\n" .. table.concat(texts, "\n\n") .. "\n```")
 end
+if interrupted then return fh.cli.INTERRUPTED end
 return failed and fh.cli.FAILED or 0

@@ -144,6 +144,25 @@ describe("gate_sweep", function()
   end)
 end)
 
+describe("layers and bench_packed", function()
+  it("keep what was measured on Ctrl-C and leave with 130", function()
+    -- Ctrl-C once the first table stands, or in the middle of a cell; what is to come lasts far longer.
+    local command = "cd %s. && { timeout --preserve-status -s INT %s ./fewhead run experiments/%s.lua "
+      .. "--device cpu --out %sout %s; echo $?; } 2>&1"
+    for name, options in pairs {
+      layers = "--s-q 1 --prior 20,32768,131072 --pattern local,csa --seconds 30",
+      bench_packed = "--s-q 1,4,65536 --samples 6",
+    } do
+      local out = helper.shell(command:format(helper.root, 3, name, folder, options))
+      assert.matches("\n130\n*$", "\n" .. out)
+      assert.matches("interrupted: %d+ %l+", out)
+      local file = name == "layers" and name or "packed"
+      assert.matches("interrupted: %d+ %l+", read(folder .. "out/" .. file .. ".md"))
+      for line in read(folder .. "out/" .. file .. ".jsonl"):gmatch("[^\n]+") do assert(json.decode(line)) end
+    end
+  end)
+end)
+
 describe("gate_traffic", function()
   it("scores an earlier sweep on any number of traces without measuring", function()
     write(folder .. "trace", TRAFFIC)

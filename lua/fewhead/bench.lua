@@ -8,6 +8,7 @@ local case = require "fewhead.case"
 local cli = require "fewhead.cli"
 local compare = require "fewhead.compare"
 local device = require "fewhead.device"
+local interrupt = require "fewhead.interrupt"
 local json = require "fewhead.json"
 local peer = require "fewhead.peer"
 local plan = require "fewhead.plan"
@@ -94,12 +95,20 @@ local function share_packed(ran, shared)
   return ran == "packed" and 1 or shared.auto_packs / math.max(1, shared.groups)
 end
 
+-- The body of Bench:measure; {} once Ctrl-C was pressed.
+local measure
+
 --- Measure a cell { name =, options = of fh.case } on paths (those that the device has) and peers. Records gain .cell, the name,
 -- and, where the device packs, .plan = { group, groups, entries, keys, dedup, union_per_group, auto_packs = groups that auto
 -- packs }. Returns a row for each, for tables: cell, s_q, h_q, path, parity, max_abs, union, dedup; median, p05, p95, plan in us;
 -- ratio and verdict to the first path; useful and executed TFLOP/s, kv_tb = TB/s of the KV rows of valid keys; packs, auto's
--- share of groups.
+-- share of groups. Ctrl-C drops the cell at hand and sets .interrupted: from then on there are no rows.
 function Bench:measure(cell, paths)
+  if self.interrupted then return {} end
+  return interrupt.during(function(pressed) return measure(self, cell, paths, pressed) end)
+end
+
+function measure(self, cell, paths, pressed)
   local known = {}
   for _, path in ipairs(paths) do
     if self.device:has_path(path, cell.options.heads) then known[#known + 1] = path end
@@ -109,10 +118,17 @@ function Bench:measure(cell, paths)
   local described = case(cell.options)
   local problem = need(cell, described:problem(self.device))
   local shared = self.device:has_path("packed", described.h_q) and sharing(cell, problem) or nil
-  local result = need(cell, compare(described, known, {
+  local result, err = compare(described, known, {
+    interrupted = pressed,
     device = self.device, run = self.run, sample = PARITY_ROWS, canaries = described.s_q <= GUARDED_ROWS,
     min_samples = self.opt.samples, max_samples = self.opt.samples, max_seconds = CELL_SECONDS,
-  }))
+  })
+  if pressed() then
+    self.interrupted = true
+    described:free()
+    return {}
+  end
+  need(cell, result, err)
   local rows = {}
   for i, record in ipairs(result.records) do
     local time, work, verdict = record.time, record.work, record.verdict or {}
@@ -190,13 +206,18 @@ function M.write(folder, header, name, title, records, text)
 end
 
 --- Print the parts (strings and { rows, columns }) and, where --out is given, write them with the records. Returns the exit
--- status: 1 when something failed parity.
+-- status: 1 when something failed parity, 130 after Ctrl-C.
 function Bench:finish(name, title, parts)
   self.line:clear()
+  if self.interrupted then
+    if #self.records == 0 then cli.exit(cli.INTERRUPTED, script() .. ": interrupted before the first cell was done") end
+    parts = { ("interrupted: %d records"):format(#self.records), unpack(parts) }
+  end
   if self.folder then
     M.write(self.folder, self.run, name, title, self.records, table.concat(text_of(parts, report.markdown), "\n\n"))
   end
   print(table.concat(text_of(parts, report.table), "\n\n"))
+  if self.interrupted then return cli.INTERRUPTED end
   return self.failed == 0 and 0 or cli.FAILED
 end
 
