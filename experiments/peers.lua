@@ -6,7 +6,7 @@
 --
 -- Where there is no FlashMLA, a line says what was looked for, and the built-in padded path stands in. Then native heads are
 -- compared with padded ones as the published few-head kernel was, beside its figures. Exit status: 0, 1 when something was wrong
--- or failed; a case that a peer refuses is neither.
+-- or failed, 130 after Ctrl-C, which keeps what was measured; a case that a peer refuses is neither.
 local fh = require "fewhead"
 
 local opt = fh.cli.options {
@@ -96,11 +96,18 @@ local function show(record, three)
   rows[#rows + 1] = row
 end
 
-local function race(case)
+-- Whether Ctrl-C was pressed: what was measured before is kept, the cell at hand is not.
+local interrupt, interrupted = require "fewhead.interrupt", false
+
+local function race(case, pressed)
   local problem = need(case:problem(dev))
-  local comparison = need(fh.compare(case, paths, {
+  local comparison, err = fh.compare(case, paths, {
+    interrupted = pressed,
     device = dev, run = run, min_samples = 6, max_samples = opt.samples, max_seconds = opt.seconds, rel_ci = 0,
-  }))
+  })
+  interrupted = interrupted or pressed()
+  if interrupted then return end
+  need(comparison, err)
   local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)
   for i, record in ipairs(comparison.records) do
     local three
@@ -130,8 +137,9 @@ local progress = require("fewhead.progress").new()
 for i, cell in ipairs(cells) do
   progress:show(("%d of %d: %s, s_q %d"):format(i, #cells, cell.pattern, cell.s_q))
   local case = need(fh.case(cell))
-  race(case)
+  interrupt.during(function(pressed) race(case, pressed) end)
   case:free()
+  if interrupted then break end
 end
 
 -- ---- The published figures ----------------------------------------------------------------------------------------------------
@@ -165,6 +173,7 @@ for _, path in ipairs(paths) do
 end
 
 for _, s_q in ipairs(fh.axis.integers("--published", opt.published or (on_cpu and "64,2048" or "64,2048,8192"), 1)) do
+  if interrupted then break end
   progress:show(("published tests: s_q %d"):format(s_q))
   local case = fh.grid.published(s_q)
   local problem = need(case:problem(dev))
@@ -211,6 +220,10 @@ local figures_legend = "8 of 64 heads, topk 640, lists of 512, sinks; q and out 
 
 local title = ("Peers on %s: %s%s"):format(run.device, opt.preset, opt.heads and (", %d heads"):format(opt.heads) or "")
 print(("\n%s\n%s"):format(title, fh.report.table(rows, race_columns)))
+if interrupted then
+  notes[#notes + 1] = ("interrupted: %d records"):format(#records)
+  if #records == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "peers: interrupted before the first cell was done") end
+end
 if #notes > 0 then print(table.concat(notes, "\n")) end
 print(table.concat(legend, "\n"))
 print("\nThe published figures\n" .. fh.report.table(figures, figure_columns) .. "\n" .. figures_legend)
@@ -236,4 +249,5 @@ for i, record in ipairs(records) do lines[i] = fh.json.encode(record) .. "\n" en
 need(fh.report.write(folder .. "/peers.jsonl", table.concat(lines)))
 need(fh.report.write(folder .. "/peers.md", markdown))
 print(("\nwritten: %s/peers.jsonl, .md"):format(folder))
+if interrupted then return fh.cli.INTERRUPTED end
 return wrong == 0 and 0 or fh.cli.FAILED

@@ -144,19 +144,20 @@ describe("gate_sweep", function()
   end)
 end)
 
-describe("layers and bench_packed", function()
+describe("layers, peers and the benches", function()
   it("keep what was measured on Ctrl-C and leave with 130", function()
     -- Ctrl-C once the first table stands, or in the middle of a cell; what is to come lasts far longer.
     local command = "cd %s. && { timeout --preserve-status -s INT %s ./fewhead run experiments/%s.lua "
       .. "--device cpu --out %sout %s; echo $?; } 2>&1"
     for name, options in pairs {
       layers = "--s-q 1 --prior 20,32768,131072 --pattern local,csa --seconds 30",
+      peers = "--s-q 1,65536 --samples 6 --seconds 0",
       bench_packed = "--s-q 1,4,65536 --samples 6",
     } do
       local out = helper.shell(command:format(helper.root, 3, name, folder, options))
       assert.matches("\n130\n*$", "\n" .. out)
       assert.matches("interrupted: %d+ %l+", out)
-      local file = name == "layers" and name or "packed"
+      local file = name == "bench_packed" and "packed" or name
       assert.matches("interrupted: %d+ %l+", read(folder .. "out/" .. file .. ".md"))
       for line in read(folder .. "out/" .. file .. ".jsonl"):gmatch("[^\n]+") do assert(json.decode(line)) end
     end
