@@ -105,5 +105,5 @@ print(fh.report.table(rows, {
 print("union / one list: KV rows that a group needs, beside those of one row; dedup: rows referenced over distinct rows")
 print(("us: expected on %s%s; the choice pays for %s"):format(tostring(machine),
   worst > 0 and (" (the fits are off by %.0f %% at most, root mean square)"):format(100 * worst) or "",
-  opt.shared > 1 and ("one %dth of the plan"):format(opt.shared) or "the plan"))
+  opt.shared > 1 and ("1/%d of the plan"):format(opt.shared) or "the plan"))
 if missing then print("-: " .. missing) end
