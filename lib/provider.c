@@ -7,11 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "elf_file.h"
 #include "fewhead_provider.h"
 #include "internal.h"
 
 static const char SYMBOL[] = "fewhead_provider";
 enum { POINTER_BYTES = sizeof(void *) };
+
+/* Addresses that a process has at most, in bytes: a plug-in that asks for more has miscounted. */
+static const uint64_t MOST_WORKSPACE = (uint64_t)1 << 47;
 
 _Static_assert(FH_PROVIDER_CPU == 1 << FH_DEVICE_CPU && FH_PROVIDER_CUDA == 1 << FH_DEVICE_CUDA, "a kind's bit is its number");
 _Static_assert(sizeof((fh_provider_info *)NULL)->description == FH_PROVIDER_TEXT, "what open says fits the description");
@@ -59,10 +63,11 @@ static fh_status find_table(const char *path, const char *quoted, const void **t
   /* The loader would look for a bare name in the system's folders. */
   if (asprintf(&file, "%s%s", strchr(path, '/') ? "" : "./", path) < 0)
     return fh_fail(FH_ERR_MEMORY, "path: the system refused memory for a copy");
-  void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  const int cut = fh_elf_is_cut(file, text, sizeof text);
+  void *library = cut ? NULL : dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   free(file);
   if (!library) {
-    snprintf(text, sizeof text, "%s", dlerror());
+    if (!cut) snprintf(text, sizeof text, "%s", dlerror());
     return fh_fail(FH_ERR_ARGUMENT, "path: got %s, wanted a shared library that loads (%s)", quoted, one_line(text));
   }
   *table = dlsym(library, SYMBOL);
@@ -197,7 +202,14 @@ static fh_status supports(fh_provider *provider, fh_device *device, const fh_cal
   fh_status status = enter(device);
   if (status) return status;
   if (table->supports) status = said(provider, table->supports(provider->state, &device->info, call, text), "supports", text);
-  if (!status && table->workspace_bytes) *bytes = table->workspace_bytes(provider->state, &device->info, call);
+  if (!status && table->workspace_bytes) {
+    const uint64_t wanted = table->workspace_bytes(provider->state, &device->info, call);
+    if (wanted <= MOST_WORKSPACE)
+      *bytes = wanted;
+    else
+      status = fh_fail(FH_ERR_MEMORY, "%s: workspace_bytes gave %" PRIu64 ", wanted at most %" PRIu64, provider->info.name, wanted,
+                       MOST_WORKSPACE);
+  }
   return leave(device, status);
 }
 

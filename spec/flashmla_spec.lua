@@ -257,6 +257,10 @@ describe("FlashMLA", function()
       local missing = extension("missing", "-DOPTIONAL=3 -DMISSING")
       assert.equal("stub 1.0 does not load with PyTorch 2.11.0: " .. missing ..
         ": undefined symbol: symbol_of_another_pytorch", select(2, open(missing)))
+      local whole = helper.read(missing)
+      helper.write(folder .. "cut.so", whole:sub(1, -4097))
+      assert.matches(": " .. folder .. "cut.so: cut off, with %d+ of %d+ bytes$",
+        refused(options(folder .. "cut.so")))
     end)
 
     it("refuses another PyTorch or another build of the package than the process has, and a PyTorch that is too old", function()

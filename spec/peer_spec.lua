@@ -98,6 +98,16 @@ describe("peer.load", function()
       refused(plugin.library(folder, "needy", "void not_there(void);\nvoid f(void);\nvoid f(void) { not_there(); }")))
   end)
 
+  it("does not hand the loader a file that was cut off, which would end the process", function()
+    local whole = helper.read(toy)
+    helper.write(folder .. "cut.so", whole:sub(1, 3000))
+    local err = refused(folder .. "cut.so")
+    local size = err:match("%((.-): cut off, with 3000 of (%d+) bytes%)$") and tonumber(err:match("of (%d+) bytes"))
+    assert.is_true(size > 3000 and size <= #whole, err)
+    helper.write(folder .. "trimmed.so", whole:sub(1, size)) -- without sections, which no loader reads
+    assert.equal("toy 0.3 (as asked)", tostring(assert(peer.load(folder .. "trimmed.so", nil, "good"))))
+  end)
+
   it("looks for a name without a slash in the current folder alone", function()
     assert.equal('path: got "libm.so.6", wanted a shared library that loads (./libm.so.6: cannot open shared object file: No '
       .. 'such file or directory)', refused("libm.so.6"))
@@ -329,6 +339,12 @@ describe("a peer that", function()
   it("cannot prepare did not run", function()
     local r = beside_gather("unready")
     assert.same({ "invalid", "toy did not run: no room for padded heads" }, { r.parity.status, r.parity.reason })
+  end)
+
+  it("wants more workspace than there are addresses did not run", function()
+    local r = beside_gather("greedy")
+    assert.same({ "invalid", "toy did not run: workspace_bytes gave 18446744073709551615, wanted at most 140737488355328" },
+      { r.parity.status, r.parity.reason })
   end)
 
   it("is wrong gets no time", function()

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "elf_file.h"
+
 /* ---- The file ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct bytes { const char *at; size_t count; } bytes;
@@ -173,15 +175,16 @@ int fm_extension_load(const char *path, const fm_extension *extension, char *tex
     reason = strerror(errno);
   else if (*mine && strcmp(*mine, name) != 0) /* registering an operator twice ends the process */
     snprintf(text, text_bytes, "%s registered %s in this process already", *mine, extension->operator_name);
-  /* RTLD_NOW: what another PyTorch would have had is missed here, with its name, and not in the middle of a call. */
-  else if (!export_own_symbols() || !dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))
+  else if (!fh_elf_is_cut(name, text, text_bytes)) {
+    /* RTLD_NOW: what another PyTorch would have had is missed here, with its name, and not in the middle of a call. */
+    if (export_own_symbols() && dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+      if (*mine)
+        free(name);
+      else
+        *mine = name;
+      return 0;
+    }
     reason = dlerror();
-  else {
-    if (*mine)
-      free(name);
-    else
-      *mine = name;
-    return 0;
   }
   if (reason) snprintf(text, text_bytes, "%s", reason);
   free(name);
