@@ -171,11 +171,13 @@ int fm_extension_load(const char *path, const fm_extension *extension, char *tex
   static char *loaded[N_MODULES]; /* for good, as what they have registered */
   char **mine = &loaded[extension->module], *name = realpath(path, NULL);
   const char *reason = NULL;
-  if (!name)
+  if (!name) {
     reason = strerror(errno);
-  else if (*mine && strcmp(*mine, name) != 0) /* registering an operator twice ends the process */
+  } else if (fh_elf_is_cut(name, text, text_bytes)) {
+    /* text says so */
+  } else if (*mine && strcmp(*mine, name) != 0) { /* registering an operator twice ends the process */
     snprintf(text, text_bytes, "%s registered %s in this process already", *mine, extension->operator_name);
-  else if (!fh_elf_is_cut(name, text, text_bytes)) {
+  } else {
     /* RTLD_NOW: what another PyTorch would have had is missed here, with its name, and not in the middle of a call. */
     if (export_own_symbols() && dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
       if (*mine)
