@@ -124,6 +124,13 @@ ctest-sanitize:
 list-ctest:
 	@printf '%s\n' $(CTESTS)
 
+# The kernels alone, for a machine with a GPU: kernels/cuda/test/kernels.cu says what it takes. For compute-sanitizer's racecheck:
+# make BUILD=build/race NVCCFLAGS=-DFHK_RACECHECK build/race/kernels
+$(BUILD)/kernels: kernels/cuda/test/kernels.cu $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o)
+	$(if $(V),,@echo '  nvcc $<')
+	$(Q)$(NVCC) -std=c++17 -O1 -Ilib -Ilib/include -Ikernels -DFHK_TEST_SM90_GATHER $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a \
+	  -cudart static -o $@ $^
+
 # ---- What people type. Each target sets up what it needs and builds before it runs, so it works on a machine with only git and make.
 help:
 	@echo 'make            build build/libfewhead.so, with CUDA where there is an nvcc; CUDA=0: without; CUDA_HOME=FOLDER: its nvcc'

@@ -90,11 +90,12 @@ function M.read(path)
   return text
 end
 
---- Make a file of these bytes, in place of one that is there.
+--- Make a file of these bytes, in place of one that is there. Returns path.
 function M.write(path, text)
   local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
+  assert(file:write(text))
+  assert(file:close())
+  return path
 end
 
 --- Call use(path) with a file of this text, which is gone afterwards, also when use raises.

@@ -10,19 +10,7 @@ local M = {}
 --- The checkout, absolute, without a slash at its end.
 M.root = helper.shell(("cd %s && pwd -P"):format(helper.quoted(helper.root)))
 
-function M.read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
-function M.write(path, text)
-  local file = assert(io.open(path, "wb"))
-  assert(file:write(text))
-  assert(file:close())
-  return path
-end
+M.read, M.write = helper.read, helper.write
 
 function M.remove(folder) helper.shell("rm -rf " .. helper.quoted(folder)) end
 
