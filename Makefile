@@ -225,6 +225,9 @@ DATADIR ?= $(PREFIX)/share
 version = $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
             printf "%d.%d.%d", v / 10000, v / 100 % 100, v % 100 }' lib/include/fewhead.h)
 
+# The rooms of the Lua side, the facade's own folder first.
+MODULES := $(patsubst %/,%,$(sort $(dir $(wildcard lua/fewhead/*.lua lua/fewhead/*/*.lua))))
+
 install: install-lua
 	install -d "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(DATADIR)/fewhead/experiments"
 	install -m 644 lib/include/*.h "$(DESTDIR)$(INCLUDEDIR)/"
@@ -237,9 +240,10 @@ install: install-lua
 
 # What the command and the Lua modules need: all that a package of Lua modules installs.
 install-lua: lib
-	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(LUADIR)/fewhead"
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)" $(MODULES:lua/%='$(DESTDIR)$(LUADIR)/%')
 	install -m 755 $(LIBRARY) $(FLASHMLA) "$(DESTDIR)$(LIBDIR)/"
-	install -m 644 lua/fewhead/*.lua lib/include/fewhead.h "$(DESTDIR)$(LUADIR)/fewhead/"
+	set -e; for room in $(MODULES); do install -m 644 $$room/*.lua "$(DESTDIR)$(LUADIR)/$${room#lua/}/"; done
+	install -m 644 lib/include/fewhead.h "$(DESTDIR)$(LUADIR)/fewhead/"
 	install -m 755 fewhead "$(DESTDIR)$(BINDIR)/"
 
 uninstall:

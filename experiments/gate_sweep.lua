@@ -6,8 +6,8 @@
 --
 -- Ctrl-C keeps what was measured. Exit status: 0, 1 when a path failed parity or nothing could be measured, 130 after Ctrl-C.
 local fh = require "fewhead"
-local interrupt = require "fewhead.interrupt"
-local progress = require "fewhead.progress"
+local interrupt = require "fewhead.cli.interrupt"
+local progress = require "fewhead.cli.progress"
 
 local opt = fh.cli.options {
   name = "gate_sweep", usage = "fewhead run experiments/gate_sweep.lua [options]",
@@ -21,7 +21,7 @@ local opt = fh.cli.options {
     { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.drawn },
     { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-    fh.peer.option,
+    fh.provider.option,
     { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
     { "--seconds", "NUMBER", "time to spend on timing, dealt over the cells", default = 60, lo = 0 },
     { "--cold", nil, "find caches cold in every run" },

@@ -37,7 +37,7 @@ local dev = need(fh.cli.device(opt.device))
 local run, texts, records, failed = fh.run.header(dev), {}, {}, false
 local folder = opt.out and need(fh.run.open_folder(opt.out, run))
 -- All tables, or those before Ctrl-C was pressed: true.
-local interrupted = require("fewhead.interrupt").during(function(pressed)
+local interrupted = require("fewhead.cli.interrupt").during(function(pressed)
   for _, model in ipairs(opt.model) do
     for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
       for _, pattern in ipairs(opt.pattern) do

@@ -8,7 +8,7 @@ local opt = fh.cli.options {
   name = "layouts", usage = "fewhead run experiments/layouts.lua [options]",
   about = "The same case in every memory layout, path by path.",
   options = {
-    fh.peer.option,
+    fh.provider.option,
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
     { "--s-q", "AXIS", "rows of a chunk", default = "256", lo = 1 },
     { "--layout", "LIST", "memory layouts", default = table.concat(fh.layout.names, ","), choices = fh.layout.names },

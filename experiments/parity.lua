@@ -11,7 +11,7 @@ local REFERENCE_FLOPS = 1e9 -- what the oracle computes of a case, about half a 
 local opt = fh.cli.options {
   name = "parity", about = "Padded and native heads beside the reference and beside each other, and which side is wrong.",
   options = {
-    fh.peer.option,
+    fh.provider.option,
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
     { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
     { "--s-q", "INTEGER", "rows of the chunk", default = 256, lo = 1 },
@@ -43,7 +43,7 @@ for _, path in ipairs(fh.compare.expand("parity", { "native", unpack(opt.provide
   if #rows == 0 then rows[1] = three.padded end
   rows[#rows + 1] = three.native
   rows[#rows + 1] = three.between
-  verdicts[#verdicts + 1] = ("padded and %s: %s"):format(fh.peer.name_of(path), three.verdict)
+  verdicts[#verdicts + 1] = ("padded and %s: %s"):format(fh.provider.name_of(path), three.verdict)
   failed = failed or three.verdict ~= "agree"
 end
 print(case)

@@ -13,7 +13,7 @@ local opt = fh.cli.options {
   name = "peers",
   about = "FlashMLA where it is found, the library's paths and plug-ins on the same cases: parity, times, ratios.",
   options = {
-    fh.peer.option,
+    fh.provider.option,
     { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
     { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
     { "--s-q", "AXIS", "rows of a chunk (default 16,64 on a CPU, 64:8192:*2 on a GPU)", lo = 1 },
@@ -45,11 +45,11 @@ local folder = need(fh.run.open_folder(opt.out, run))
 -- FlashMLA as engines call it, with 64 heads at least; and where it has kernels for fewer heads, with those too.
 local FLASHMLA_HEADS = 64
 local padding = opt.flashmla_padding == "timed" and "timed" or nil
-local flashmla, absent = fh.peer.flashmla { heads = FLASHMLA_HEADS, padding = padding }
+local flashmla, absent = fh.provider.flashmla { heads = FLASHMLA_HEADS, padding = padding }
 if flashmla and not flashmla.kinds[dev.kind] then
   flashmla, absent = nil, ("FlashMLA %s does not run on %s; the built-in padded path stands in"):format(flashmla.text, dev.name)
 end
-local few = flashmla and fh.peer.flashmla({ padding = padding }, "flashmla-few")
+local few = flashmla and fh.provider.flashmla({ padding = padding }, "flashmla-few")
 if few and few.text == flashmla.text then few = nil end
 
 -- What everything is measured against comes first.
@@ -97,7 +97,7 @@ local function show(record, three)
 end
 
 -- Whether Ctrl-C was pressed: what was measured before is kept, the cell at hand is not.
-local interrupt, interrupted = require "fewhead.interrupt", false
+local interrupt, interrupted = require "fewhead.cli.interrupt", false
 
 local function race(case, pressed)
   local problem = need(case:problem(dev))
@@ -133,7 +133,7 @@ for _, pattern in ipairs(opt.pattern) do
     }
   end
 end
-local progress = require("fewhead.progress").new()
+local progress = require("fewhead.cli.progress").new()
 for i, cell in ipairs(cells) do
   progress:show(("%d of %d: %s, s_q %d"):format(i, #cells, cell.pattern, cell.s_q))
   local case = need(fh.case(cell))
@@ -181,7 +181,7 @@ for _, s_q in ipairs(fh.axis.integers("--published", opt.published or (on_cpu an
   for _, against in ipairs(flashmla and { flashmla, "padded", "reference" } or { "padded", "reference" }) do
     local want, err = fh.parity.expected(problem, { against = against, sample = against == "reference" and sample or nil })
     if not want then
-      note(fh.peer.name_of(against), { status = "error", reason = err })
+      note(fh.provider.name_of(against), { status = "error", reason = err })
     else
       for _, path in ipairs(against == "reference" and everyone or native) do hold(problem, path, want) end
       want.free()
@@ -193,7 +193,7 @@ progress:clear()
 
 -- ---- Report -------------------------------------------------------------------------------------------------------------------
 
-local base_name = fh.peer.name_of(base)
+local base_name = fh.provider.name_of(base)
 local race_columns = {
   { key = "pattern", align = "left" }, { key = "s_q" }, { key = "path", align = "left" }, { key = "provider", align = "left" },
   { key = "parity", align = "left" }, { key = "max_abs", title = "max error", format = "%.1e" },

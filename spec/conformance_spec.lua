@@ -1,7 +1,7 @@
 -- The conformance grid itself: every case of our own table on every path, with each instruction set that this CPU has.
-local device = require "fewhead.device"
-local grid = require "fewhead.grid"
-local F = require "fewhead.ffi"
+local device = require "fewhead.device.device"
+local grid = require "fewhead.measure.grid"
+local F = require "fewhead.base.ffi"
 
 -- Of every how many cases the instruction sets below the best one take one; no multiple of an axis's length, so all values come
 -- up.

@@ -1,14 +1,14 @@
 -- What only a CUDA device can show: its memory, streams, graphs and errors, and kernels at the edges of addresses. The other
 -- specs run on it with FEWHEAD_DEVICE=cuda.
 local ffi = require "ffi"
-local case = require "fewhead.case"
-local device = require "fewhead.device"
-local grid = require "fewhead.grid"
-local parity = require "fewhead.parity"
-local plan = require "fewhead.plan"
-local tensor = require "fewhead.tensor"
-local timing = require "fewhead.timing"
-local F = require "fewhead.ffi"
+local case = require "fewhead.case.case"
+local device = require "fewhead.device.device"
+local grid = require "fewhead.measure.grid"
+local parity = require "fewhead.measure.parity"
+local plan = require "fewhead.device.plan"
+local tensor = require "fewhead.device.tensor"
+local timing = require "fewhead.measure.timing"
+local F = require "fewhead.base.ffi"
 local helper = require "spec.helper"
 
 local C = F.C
@@ -567,7 +567,7 @@ describe("a CUDA device #gpu", function()
   describe("an error that CUDA does not recover from", function()
     it("says so, in every function from then on, and the process still ends well", function()
       local output, status = helper.luajit([[
-        local fh, F = require "fewhead", require "fewhead.ffi"
+        local fh, F = require "fewhead", require "fewhead.base.ffi"
         local dev = assert(fh.open("cuda"))
         local p = assert(fh.case { s_q = 4, heads = 8, topk = 8, pattern = "uniform", s_kv = 20 }:problem(dev))
         local call = assert(p:call("gather", assert(p:outputs())))

@@ -1,8 +1,8 @@
 -- The experiments, started as a person starts them.
 local helper = require "spec.helper"
-local json = require "fewhead.json"
+local json = require "fewhead.base.json"
 
-local paths = helper.paths(require("fewhead.device").default())
+local paths = helper.paths(require("fewhead.device.device").default())
 
 local folder
 

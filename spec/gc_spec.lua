@@ -1,6 +1,6 @@
-local device = require "fewhead.device"
+local device = require "fewhead.device.device"
 local helper = require "spec.helper"
-local tensor = require "fewhead.tensor"
+local tensor = require "fewhead.device.tensor"
 
 local refusal = helper.refusal
 

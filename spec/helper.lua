@@ -11,13 +11,13 @@ M.root = root
 
 --- A new device for specs that are not about one kind of it: what FEWHEAD_DEVICE names, else a CPU of two threads.
 function M.device()
-  local device = require "fewhead.device"
+  local device = require "fewhead.device.device"
   local name = device.default_name()
   return assert(device.open(name, name == "cpu" and { threads = 2 } or nil))
 end
 
 --- Whether that is a CPU.
-function M.on_cpu() return require("fewhead.device").default_name() == "cpu" end
+function M.on_cpu() return require("fewhead.device.device").default_name() == "cpu" end
 
 --- What f() is refused with. f must raise, and the message must start with a file and line inside f itself: the caller is blamed.
 -- Returns the rest of the message.
@@ -59,7 +59,7 @@ end
 
 --- Set one byte of a tensor's buffer, counted from 0.
 function M.poke(t, at, value)
-  local F = require "fewhead.ffi"
+  local F = require "fewhead.base.ffi"
   assert(F.check(F.C.fh_buffer_write(t.storage.buffer[0], at, F.ffi.new("uint8_t[1]", value), 1)))
 end
 

@@ -10,9 +10,9 @@ describe("fewhead", function()
       local loaded = {}
       for name in pairs(package.loaded) do if name:find("^fewhead%.") then loaded[#loaded + 1] = name end end
       print(table.concat(loaded, " "))
-      for _, name in ipairs(fh._names) do assert(fh[name] == require("fewhead." .. name), name) end
+      for _, name in ipairs(fh._names) do assert(fh[name] == require(("fewhead.%s.%s"):format(fh._room[name], name)), name) end
       print("all")]]
-    assert.equal("fewhead.args\nall", output)
+    assert.equal("fewhead.base.arguments\nall", output)
   end)
 
   it("refuses a name that is none, on the caller's line, with the likely one", function()

@@ -40,7 +40,7 @@ describe("make install", function()
   end)
 
   it("gives the plug-in for FlashMLA beside the library, where it is looked for", function()
-    local out = sh("luajit -e 'print(require(\"fewhead.flashmla\").find().path)'", { cwd = "/", env = {
+    local out = sh("luajit -e 'print(require(\"fewhead.device.flashmla\").find().path)'", { cwd = "/", env = {
       LUA_PATH = prefix .. "/share/lua/5.1/?.lua;;", FEWHEAD_LIB = false, FEWHEAD_FLASHMLA = folder .. "site" } })
     assert.equal(prefix .. "/lib/libfewhead_flashmla.so\n", out)
     sh("test -f " .. helper.quoted(prefix .. "/lib/libfewhead_flashmla.so"))

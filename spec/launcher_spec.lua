@@ -59,7 +59,7 @@ describe("./fewhead", function()
     assert.equal(3, (run_script "return 3"))
     assert.equal(0, (run_script "return { gate = true }"))
     assert.equal(4, (run_script "os.exit(4)"))
-    assert.equal(5, (run_script "require('fewhead.cli').exit(5)"))
+    assert.equal(5, (run_script "require('fewhead.cli.cli').exit(5)"))
   end)
 
   it("refuses a status that a shell would cut or misread", function()

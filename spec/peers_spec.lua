@@ -1,5 +1,5 @@
 -- experiments/peers.lua, started as a person starts it, with no FlashMLA to be found.
-local json = require "fewhead.json"
+local json = require "fewhead.base.json"
 local helper = require "spec.helper"
 local plugin = require "spec.plugin"
 

@@ -1,10 +1,10 @@
 -- The tests that the published few-head kernel came with, on real sizes: 8 of 64 heads, d 512, topk 640 of which 512 are listed,
 -- a sink, s_q 64, 2048 and 8192; q and out as engines pass them, a dim-0 slice of the step's buffer, out written in place.
 local ffi = require "ffi"
-local case = require "fewhead.case"
-local device = require "fewhead.device"
-local parity = require "fewhead.parity"
-local F = require "fewhead.ffi"
+local case = require "fewhead.case.case"
+local device = require "fewhead.device.device"
+local parity = require "fewhead.measure.parity"
+local F = require "fewhead.base.ffi"
 local helper = require "spec.helper"
 
 local dev = device.default()

@@ -3,23 +3,35 @@
 --     local fh = require "fewhead"
 --     local dev = assert(fh.open("cpu"))
 --     print(fh.tensor(dev, "bf16", {4, 8, 512}):random{ seed = 1 })
-local args = require "fewhead.args"
+local args = require "fewhead.base.arguments"
 
 local M = {}
 
---- Every module that scripts use, in the order a reader meets them. (The others are this library's own plumbing.)
-M._names = {
-  "device", "tensor", "preset", "pattern", "layout", "case", "problem", "plan", "gate", "parity", "grid", "timing", "stats",
-  "peer", "compare", "bench", "chunk", "layers", "overlap", "machine", "axis", "sweep", "curve", "cost", "trace", "score",
-  "report", "gate_report", "plot", "json", "npy", "run", "cli", "args", "ffi",
+--- The rooms, lowest first: a module requires modules of its own room and of rooms before it, none of a later one. In each room
+-- the modules that scripts use; the others are this library's own plumbing.
+M._rooms = {
+  { "base", { "arguments", "ffi", "json", "npy" } },
+  { "device", { "device", "tensor", "plan", "provider" } },
+  { "case", { "preset", "pattern", "layout", "case", "problem" } },
+  { "record", { "run" } },
+  { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk" } },
+  { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score" } },
+  { "serve", { "trace" } },
+  { "report", { "report", "gate_report", "plot" } },
+  { "cli", { "cli", "bench" } },
 }
 
-local is_name = {}
-for _, name in ipairs(M._names) do is_name[name] = true end
+--- Their names in that order, and the room of each.
+M._names, M._room = {}, {}
+for _, room in ipairs(M._rooms) do
+  for _, name in ipairs(room[2]) do
+    M._names[#M._names + 1], M._room[name] = name, room[1]
+  end
+end
 
---- fewhead.device's open: `fh.open(name, options) -> dev | nil, err`.
+--- fh.device's open: `fh.open(name, options) -> dev | nil, err`.
 function M.open(...)
-  return require("fewhead.device").open(...)
+  return require("fewhead.device.device").open(...)
 end
 
 return setmetatable(M, {
@@ -27,16 +39,16 @@ return setmetatable(M, {
   -- VERSION, "0.1.0", is that of the header and so of the library, whose load checks that they agree.
   __index = function(self, name)
     if name == "VERSION" then
-      local v = require("fewhead.ffi").C.FH_VERSION
+      local v = require("fewhead.base.ffi").C.FH_VERSION
       self.VERSION = ("%d.%d.%d"):format(math.floor(v / 10000), math.floor(v / 100) % 100, v % 100)
       return self.VERSION
     end
-    if not is_name[name] then
+    if not M._room[name] then
       local near = args.nearest(name, M._names)
       error(("fewhead: no module %s;%s there are: %s"):format(args.show(name),
         near and (' did you mean "%s"?'):format(near) or "", table.concat(M._names, ", ")), 2)
     end
-    self[name] = require("fewhead." .. name)
+    self[name] = require(("fewhead.%s.%s"):format(M._room[name], name))
     return self[name]
   end,
 })

@@ -1,0 +1,432 @@
+--- Patterns: which KV rows each query row of a prefill chunk attends to, as an engine would hand them over.
+--
+--     local pattern = require "fewhead.case.pattern"
+--     local p = pattern.make("csa", { s_q = 2048, ratio = 2, prior = 6144, seed = 1 })
+--     print(p.s_kv, p.topk, p.topk_length[0])    --> 6271  640  640
+--
+-- Names, and the options each of them reads (an option that a pattern does not read is accepted and changes nothing):
+--   uniform       s_kv (8192), topk (640), repeats, holes: keys drawn evenly from all KV rows. Without repeats a row is the
+--                 head of a random permutation; where topk > s_kv the rest is filled with invalid values. repeats = true draws
+--                 with replacement.
+--   window        window (128), requests, prior: the last `window` tokens up to and with the row's own.
+--   csa           index_topk (512), window (128), ratio (1), holes (0.01), requests, prior: compressed sparse attention. A row
+--                 at position pos picks index_topk of the first (pos + 1) / ratio compressed rows (all of them while they are
+--                 that few), drawn afresh for every row, then come its window rows, then -1. window = 0 and ratio 1 is an index
+--                 over tokens alone.
+--   local         csa, but a row keeps `keep` (0.9) of the picks of the row before it: how real selections behave.
+--   dense_prefix  requests, prior: the first topk tokens up to and with the row's own, in order: everything is shared.
+--   file          file: captured lists, an int32 .npy [s_q, topk] or [s_q, 1, topk], or raw int32 beside FILE.json (see
+--                 fh.npy). s_q takes the first rows of the file; topk is its width; s_kv defaults to the header's, else
+--                 the largest index + 1.
+-- All of them read: s_q, s_kv, topk, seed (0), invalid_rows (0; this share of rows lists invalid values alone), and
+-- lengths, what topk_length says: "natural" (the default: what the pattern itself fills; none for uniform and file), "none" (no
+-- topk_length), "uniform" (drawn from 0 .. topk), or a whole number for every row.
+--
+-- A chunk may pack several requests: `requests` is their number (rows dealt evenly) or the list of their row counts; `prior`,
+-- one number or a list, is how many tokens of each are in the context already. KV memory holds the requests one after the
+-- other, M rows each: first the compressed rows, then the tokens that windows can reach. `holes` is the chance of each pick to
+-- be -1 inside the list (uniform: to be any invalid value).
+local ffi = require "ffi"
+local args = require "fewhead.base.arguments"
+local npy = require "fewhead.base.npy"
+local F = require "fewhead.base.ffi"
+
+local M = {}
+
+local floor, min, max = math.floor, math.min, math.max
+local given = args.given
+
+-- The lists of DeepSeek-V4.1-Flash, the model that the defaults describe.
+local INDEX_TOPK, WINDOW = 512, 128
+-- Tokens that vLLM prefills at once, unless told otherwise; the table that `uniform` draws from is as large.
+local BATCHED_TOKENS = 8192
+-- Neighbours share 0.8 to 0.9 of their picks in captured lists of V3.2 and GLM-5.
+local KEEP = 0.9
+-- Enough that most lists have a hole, so that no kernel gets away with taking a list for dense; too few to change its cost.
+local HOLES = 0.01
+-- FlashMLA's test fills lists with these; s_kv itself, the first index that is out of range, joins them.
+local INVALID = { -2147483648, -123456, -1, 114514, 1919810, 2147480000, 2147483647 }
+
+local INT32_MAX = 2147483647
+-- Entries of one array on this side, 1 GiB: all lists together, or the KV rows that lists without repeats are drawn from.
+local MAX_ENTRIES = 2^28
+
+--- Streams of the generator that a seed is split into; fh.problem has its own, counted from 16.
+local STREAM = { picks = 0, holes = 1, invalid = 2, lengths = 3, invalid_rows = 4, invalid_row_values = 5 }
+
+M.names = { "uniform", "window", "csa", "local", "dense_prefix", "file" }
+--- Those that are drawn, rather than read from a file.
+M.drawn = { "uniform", "window", "csa", "local", "dense_prefix" }
+
+local COMMON = { "s_q", "s_kv", "topk", "seed", "lengths", "invalid_rows" }
+local READS = {
+  uniform = { "repeats", "holes" },
+  window = { "window", "requests", "prior" },
+  csa = { "window", "index_topk", "ratio", "holes", "requests", "prior" },
+  ["local"] = { "window", "index_topk", "ratio", "keep", "holes", "requests", "prior" },
+  dense_prefix = { "requests", "prior" },
+  file = { "file" },
+}
+local KNOWN, is_known = {}, {}
+for _, list in ipairs { COMMON, READS["local"], READS.uniform, READS.file } do
+  for _, key in ipairs(list) do
+    if not is_known[key] then KNOWN[#KNOWN + 1], is_known[key] = key, true end
+  end
+end
+
+--- The option names that make() and resolve() know.
+M.options = KNOWN
+
+--- The options that pattern `name` reads beyond those that all of them do.
+function M.reads(name) return READS[name] end
+
+-- ---- Sizes ------------------------------------------------------------------------------------------------------------------
+
+-- A number or list option of each request, as a list of `count` whole numbers.
+local function per_request(what, v, count, lo, hi, level)
+  local list = {}
+  if type(v) ~= "table" then
+    args.integer(what, v, lo, hi, level + 1)
+    for r = 1, count do list[r] = v end
+    return list
+  end
+  if #v ~= count then
+    error(("%s: got %s, wanted one number or a list of %d, one a request"):format(what, args.show(v), count), level + 1)
+  end
+  for r = 1, count do list[r] = args.integer(("%s[%d]"):format(what, r), v[r], lo, hi, level + 1) end
+  return list
+end
+
+--- s_q rows dealt evenly to `count` requests, the first ones getting one more where it does not come out even.
+function M.deal(s_q, count)
+  local rows = {}
+  for r = 1, count do rows[r] = floor(s_q / count) + (r <= s_q % count and 1 or 0) end
+  return rows
+end
+
+-- Row counts of the requests that share s_q rows.
+local function request_rows(what, v, s_q, level)
+  if type(v) == "table" then
+    local rows, sum = {}, 0
+    for r, n in ipairs(v) do
+      rows[r] = args.integer(("%s[%d]"):format(what, r), n, 0, s_q, level + 1)
+      sum = sum + n
+    end
+    if sum ~= s_q or #rows == 0 then
+      error(("%s: got %s, wanted row counts that add up to s_q = %d"):format(what, args.show(v), s_q), level + 1)
+    end
+    return rows
+  end
+  args.integer(what, v, 1, max(1, s_q), level + 1)
+  return M.deal(s_q, v)
+end
+
+-- Where the KV rows of a request lie: its compressed rows (none where ratio is nil), then the tokens that a window can reach.
+local function place_requests(g, o, ratio, what, level)
+  g.requests = request_rows(what .. ": requests", given(o.requests, 1), g.s_q, level + 1)
+  g.prior = per_request(what .. ": prior", given(o.prior, 0), #g.requests, 0, INT32_MAX, level + 1)
+  g.compressed, g.tokens = 0, 0
+  for r, rows in ipairs(g.requests) do
+    if ratio then g.compressed = max(g.compressed, floor((g.prior[r] + rows) / ratio)) end
+    if (g.window or 0) > 0 then g.tokens = max(g.tokens, rows + min(g.prior[r], g.window - 1)) end
+  end
+  local count, wanted = #g.requests, g.compressed + g.tokens
+  if o.s_kv == nil then
+    g.s_kv = args.integer(what .. ": s_kv", count * wanted, 0, INT32_MAX, level + 1)
+  elseif o.s_kv % count ~= 0 or o.s_kv / count < wanted then
+    error(("%s: s_kv: got %s, wanted %d * M with M >= %d: requests * (%d compressed + %d token rows)"):format(
+      what, args.show(o.s_kv), count, wanted, g.compressed, g.tokens), level + 1)
+  end
+  g.kv_rows = g.s_kv / count
+end
+
+local resolve = {}
+
+function resolve.uniform(g, o, what, level)
+  g.topk = g.topk or INDEX_TOPK + WINDOW
+  g.s_kv = g.s_kv or BATCHED_TOKENS
+  g.repeats = args.boolean(what .. ": repeats", given(o.repeats, false), level + 1)
+  if not g.repeats then args.integer(what .. ": s_kv", g.s_kv, 0, MAX_ENTRIES, level + 1) end
+  g.holes = args.number(what .. ": holes", given(o.holes, 0), 0, 1, level + 1)
+end
+
+function resolve.window(g, o, what, level)
+  local most = g.topk or INT32_MAX
+  g.window = args.integer(what .. ": window", given(o.window, min(WINDOW, most)), 0, most, level + 1)
+  g.topk = g.topk or g.window
+  g.index_topk, g.holes = 0, 0
+  place_requests(g, o, nil, what, level + 1)
+end
+
+function resolve.csa(g, o, what, level)
+  g.window = args.integer(what .. ": window", given(o.window, WINDOW), 0, INT32_MAX, level + 1)
+  if g.topk and g.topk < g.window then
+    error(("%s: topk: got %d, wanted at least the window, %d"):format(what, g.topk, g.window), level + 1)
+  end
+  g.index_topk = args.integer(what .. ": index_topk", given(o.index_topk, g.topk and g.topk - g.window or INDEX_TOPK), 0,
+    (g.topk or INT32_MAX) - g.window, level + 1)
+  g.topk = g.topk or g.index_topk + g.window
+  g.ratio = args.integer(what .. ": ratio", given(o.ratio, 1), 1, INT32_MAX, level + 1)
+  g.holes = args.number(what .. ": holes", given(o.holes, HOLES), 0, 1, level + 1)
+  place_requests(g, o, g.ratio, what, level + 1)
+  if g.compressed > MAX_ENTRIES then
+    error(("%s: prior: got %s, %d compressed rows at ratio %d, wanted at most %d"):format(what, args.show(o.prior), g.compressed,
+      g.ratio, MAX_ENTRIES), level + 1)
+  end
+end
+
+resolve["local"] = function(g, o, what, level)
+  g.keep = args.number(what .. ": keep", given(o.keep, KEEP), 0, 1, level + 1)
+  resolve.csa(g, o, what, level + 1)
+end
+
+function resolve.dense_prefix(g, o, what, level)
+  g.topk = g.topk or INDEX_TOPK + WINDOW
+  place_requests(g, o, 1, what, level + 1)
+end
+
+function resolve.file(g, o, what, level)
+  g.file = args.string(what .. ": file", o.file, level + 1)
+  local lists, err = npy.load(g.file)
+  if not lists then return nil, err end
+  local shape = lists.shape
+  local rows, width, lengths = shape[1], shape[#shape], lists.topk_length
+  if not (#shape == 2 or #shape == 3 and shape[2] == 1) then
+    return nil, ("%s: got shape {%s}, wanted {s_q, topk} or {s_q, 1, topk}"):format(g.file, table.concat(shape, ", "))
+  end
+  g.s_q = args.integer(what .. ": s_q", given(o.s_q, rows), 0, rows, level + 1)
+  g.topk = args.integer(what .. ": topk", given(o.topk, width), width, width, level + 1)
+  g.lists = lists.data
+  if lengths then
+    if #lengths.shape ~= 1 or lengths.shape[1] ~= rows then
+      return nil, ("%s: topk_length: got shape {%s}, wanted {%d}"):format(g.file, table.concat(lengths.shape, ", "), rows)
+    end
+    g.list_lengths = lengths.data
+  end
+  g.s_kv = g.s_kv or lists.s_kv
+  if not g.s_kv then
+    local largest = -1
+    for i = 0, g.s_q * g.topk - 1 do largest = max(largest, g.lists[i]) end
+    g.s_kv = min(largest + 1, INT32_MAX)
+  end
+end
+
+--- Check the options and fill in defaults and sizes, without drawing anything: a table with s_q, s_kv, topk, seed, lengths,
+-- invalid_rows and what the pattern reads (requests and prior as lists, one number a request). Wrong options raise, blaming the
+-- `level`-th caller from the function that calls resolve (1 = that function); a bad file is nil, err.
+function M.resolve(name, o, level, what)
+  level = level or 2
+  args.enum(what and what .. ": pattern" or "pattern", name, M.names, level + 1)
+  what = what or "pattern " .. name
+  o = args.options(what, o, KNOWN, level + 1)
+  local g = { name = name }
+  if name ~= "file" then g.s_q = args.integer(what .. ": s_q", o.s_q, 0, INT32_MAX, level + 1) end
+  if o.s_kv ~= nil then g.s_kv = args.integer(what .. ": s_kv", o.s_kv, 0, INT32_MAX, level + 1) end
+  if o.topk ~= nil then g.topk = args.integer(what .. ": topk", o.topk, 0, INT32_MAX, level + 1) end
+  g.seed = args.integer(what .. ": seed", given(o.seed, 0), 0, nil, level + 1)
+  g.invalid_rows = args.number(what .. ": invalid_rows", given(o.invalid_rows, 0), 0, 1, level + 1)
+  local _, err = resolve[name](g, o, what, level + 1)
+  if err then return nil, err end
+  g.lengths = given(o.lengths, "natural")
+  if type(g.lengths) == "number" then
+    args.integer(what .. ": lengths", g.lengths, 0, g.topk, level + 1)
+  elseif g.lengths ~= "natural" and g.lengths ~= "none" and g.lengths ~= "uniform" then
+    error(("%s: lengths: got %s, wanted natural, none, uniform or a whole number in 0 .. %d"):format(
+      what, args.show(g.lengths), g.topk), level + 1)
+  end
+  if g.s_q * g.topk > MAX_ENTRIES then
+    error(("%s: s_q * topk: got %d * %d, wanted at most %d entries"):format(what, g.s_q, g.topk, MAX_ENTRIES), level + 1)
+  end
+  return g
+end
+
+-- ---- Drawing ----------------------------------------------------------------------------------------------------------------
+
+local BATCH = 4096
+local WORDS = 2^32
+
+-- Evenly drawn whole numbers 0 .. n - 1 (n <= 2^32), always the same for a seed and stream.
+local function dice(seed, stream)
+  local words, at, first = ffi.new("uint32_t[?]", BATCH), BATCH, 0
+  return function(n)
+    if at == BATCH then
+      F.C.fh_random_u32(seed, stream, first, BATCH, words)
+      first, at = first + BATCH, 0
+    end
+    local word = words[at]
+    at = at + 1
+    return floor(word * n / WORDS)
+  end
+end
+
+-- 0, 1, .. n - 1
+local function identity(n)
+  local list = ffi.new("int32_t[?]", max(n, 1))
+  for i = 0, n - 1 do list[i] = i end
+  return list
+end
+
+-- Bring `count` evenly drawn members of perm[0 .. n - 1], whatever their order, to its front (Fisher and Yates).
+local function shuffle_front(perm, n, count, roll)
+  for k = 0, count - 1 do
+    local j = k + roll(n - k)
+    perm[k], perm[j] = perm[j], perm[k]
+  end
+end
+
+-- Exchange `fresh` drawn members of perm[0 .. count - 1] for drawn ones of perm[count .. n - 1].
+local function renew_front(perm, n, count, fresh, roll)
+  for k = 0, fresh - 1 do
+    local old, new = k + roll(count - k), count + k + roll(n - count - k)
+    local leaving, coming = perm[old], perm[new]
+    perm[old] = perm[k] -- one at a time: old may be k, new may be count + k
+    perm[k] = coming
+    perm[new] = perm[count + k]
+    perm[count + k] = leaving
+  end
+end
+
+local function invalid_values(s_kv)
+  local values, n = ffi.new("int32_t[?]", #INVALID + 1), 0
+  for _, v in ipairs(INVALID) do
+    if v < 0 or v >= s_kv then values[n], n = v, n + 1 end
+  end
+  values[n] = s_kv
+  return values, n + 1
+end
+
+local fill = {}
+
+-- Requests, compressed picks and windows: csa, local and window differ only in how the picks change from row to row.
+local function fill_rows(g, indices, lengths, keep)
+  local roll, hole = dice(g.seed, STREAM.picks), dice(g.seed, STREAM.holes)
+  local topk, window, index_topk, ratio, holes = g.topk, g.window, g.index_topk, g.ratio or 1, g.holes * WORDS
+  local row = 0
+  for r = 1, #g.requests do
+    local prior, base = g.prior[r], (r - 1) * g.kv_rows
+    local first_token = base + g.compressed - max(0, prior - (window - 1)) -- KV row of token 0, were it kept
+    local perm = identity(index_topk > 0 and g.compressed or 0)
+    for i = 0, g.requests[r] - 1 do
+      local pos, at = prior + i, row * topk
+      local pool = index_topk > 0 and floor((pos + 1) / ratio) or 0
+      local picks = min(pool, index_topk)
+      if pool > picks then
+        if keep and i > 0 then
+          renew_front(perm, pool, picks, min(floor(picks * (1 - keep) + 0.5), pool - picks), roll)
+        else
+          shuffle_front(perm, pool, picks, roll)
+        end
+      end
+      for k = 0, picks - 1 do indices[at + k] = base + perm[k] end
+      if holes > 0 then
+        for k = 0, picks - 1 do
+          if hole(WORDS) < holes then indices[at + k] = -1 end
+        end
+      end
+      local reach = min(pos + 1, window)
+      for k = 0, reach - 1 do indices[at + picks + k] = first_token + pos - reach + 1 + k end
+      for k = picks + reach, topk - 1 do indices[at + k] = -1 end
+      lengths[row] = picks + reach
+      row = row + 1
+    end
+  end
+end
+
+function fill.window(g, indices, lengths) fill_rows(g, indices, lengths) end
+function fill.csa(g, indices, lengths) fill_rows(g, indices, lengths) end
+fill["local"] = function(g, indices, lengths) fill_rows(g, indices, lengths, g.keep) end
+
+function fill.uniform(g, indices)
+  local s_kv, topk, roll = g.s_kv, g.topk, dice(g.seed, STREAM.picks)
+  local bad, hole = dice(g.seed, STREAM.invalid), dice(g.seed, STREAM.holes)
+  local invalid, kinds = invalid_values(s_kv)
+  local perm = identity(g.repeats and 0 or s_kv)
+  local drawn = g.repeats and s_kv > 0 and topk or min(topk, s_kv)
+  for row = 0, g.s_q - 1 do
+    local at = row * topk
+    if g.repeats then
+      for k = 0, drawn - 1 do indices[at + k] = roll(s_kv) end
+    else
+      shuffle_front(perm, s_kv, drawn, roll)
+      for k = 0, drawn - 1 do indices[at + k] = perm[k] end
+    end
+    for k = drawn, topk - 1 do indices[at + k] = invalid[bad(kinds)] end
+    if g.holes > 0 then
+      for k = 0, drawn - 1 do
+        if hole(WORDS) < g.holes * WORDS then indices[at + k] = invalid[bad(kinds)] end
+      end
+    end
+  end
+end
+
+function fill.dense_prefix(g, indices, lengths)
+  local topk, row = g.topk, 0
+  for r = 1, #g.requests do
+    local base = (r - 1) * g.kv_rows
+    for i = 0, g.requests[r] - 1 do
+      local keys, at = min(g.prior[r] + i + 1, topk), row * topk
+      for k = 0, keys - 1 do indices[at + k] = base + k end
+      for k = keys, topk - 1 do indices[at + k] = -1 end
+      lengths[row] = keys
+      row = row + 1
+    end
+  end
+end
+
+function fill.file(g, indices, lengths)
+  ffi.copy(indices, g.lists, g.s_q * g.topk * ffi.sizeof("int32_t"))
+  if g.list_lengths then ffi.copy(lengths, g.list_lengths, g.s_q * ffi.sizeof("int32_t")) end
+end
+
+-- Whether the pattern itself says how long its lists are.
+local function has_lengths(g) return g.list_lengths ~= nil or g.requests ~= nil end
+
+--- The lists: { indices = int32_t[s_q * topk], topk_length = int32_t[s_q] or nil, keys = int32_t[s_q] valid keys of each row,
+-- valid = their sum, s_q, s_kv, topk }. Depends on the options alone. Wrong options raise; a bad file is nil, err.
+function M.make(name, o)
+  local g, err = M.resolve(name, o, 2)
+  if not g then return nil, err end
+  return (M.draw(g))
+end
+
+--- make() for options that resolve() has returned.
+function M.draw(g)
+  local s_q, s_kv, topk = g.s_q, g.s_kv, g.topk
+  local indices, lengths = ffi.new("int32_t[?]", max(s_q * topk, 1)), ffi.new("int32_t[?]", max(s_q, 1))
+  fill[g.name](g, indices, lengths)
+
+  if g.invalid_rows > 0 then
+    local roll, bad = dice(g.seed, STREAM.invalid_rows), dice(g.seed, STREAM.invalid_row_values)
+    local invalid, kinds = invalid_values(s_kv)
+    for row = 0, s_q - 1 do
+      if roll(WORDS) < g.invalid_rows * WORDS then
+        for at = row * topk, row * topk + topk - 1 do indices[at] = invalid[bad(kinds)] end
+      end
+    end
+  end
+
+  local has = has_lengths(g) and g.lengths ~= "none"
+  if g.lengths == "uniform" then
+    local roll = dice(g.seed, STREAM.lengths)
+    for row = 0, s_q - 1 do lengths[row] = roll(topk + 1) end
+    has = true
+  elseif type(g.lengths) == "number" then
+    for row = 0, s_q - 1 do lengths[row] = g.lengths end
+    has = true
+  end
+
+  local keys, valid = ffi.new("int32_t[?]", max(s_q, 1)), 0
+  for row = 0, s_q - 1 do
+    local count, at = 0, row * topk
+    for k = 0, (has and max(0, min(lengths[row], topk)) or topk) - 1 do
+      local index = indices[at + k]
+      if index >= 0 and index < s_kv then count = count + 1 end
+    end
+    keys[row], valid = count, valid + count
+  end
+  return {
+    indices = indices, topk_length = has and lengths or nil, keys = keys, valid = valid, s_q = s_q, s_kv = s_kv, topk = topk,
+  }
+end
+
+return M

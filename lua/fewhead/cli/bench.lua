@@ -1,0 +1,224 @@
+--- Bench: cells measured one after another on one device, parity before time, and the folder that what was found goes to.
+--
+--     local opt = bench.options("bench_x", "Times of this and that.", "64:1024:*2"):read(arg)
+--     local b = bench.open(opt)
+--     b:measure({ name = "csa, ratio 4", options = { s_q = 64, pattern = "csa", ratio = 4 } }, { "padded", "gather" })
+--     return b:finish("x", "Title", { "text", { rows, columns } })         -- x.jsonl and x.md in --out; prints them
+local case = require "fewhead.case.case"
+local cli = require "fewhead.cli.cli"
+local compare = require "fewhead.measure.compare"
+local device = require "fewhead.device.device"
+local interrupt = require "fewhead.cli.interrupt"
+local json = require "fewhead.base.json"
+local peer = require "fewhead.device.provider"
+local plan = require "fewhead.device.plan"
+local progress = require "fewhead.cli.progress"
+local report = require "fewhead.report.report"
+local run = require "fewhead.record.run"
+
+local M = {}
+
+-- Rows of a chunk that are compared with the reference, spread evenly and over all places of a group: paths treat rows alike.
+local PARITY_ROWS = 256
+-- Beyond so many rows what lies around the outputs is not read any more: on a GPU that takes longer than all else, and the
+-- conformance grid and the smaller chunks have shown it.
+local GUARDED_ROWS = 1024
+-- A cell is stopped after this long once each path has 6 samples: slow devices.
+local CELL_SECONDS = 5
+
+local TERA = 1e12
+
+local Bench = { __name = "bench" }
+Bench.__index = Bench
+
+--- The options that benches share, as fewhead.cli.options' object. about: what the bench shows; s_q: the default of --s-q.
+function M.options(name, about, s_q)
+  return cli.options {
+    name = name, about = about,
+    options = {
+      peer.option,
+      { "--device", "NAME", "device to run on: cuda:0, cpu", default = device.default_name() },
+      { "--s-q", "AXIS", "rows of a chunk", default = s_q, lo = 1, hi = 131072 },
+      { "--quick", nil, "the first kind of cells alone" },
+      { "--samples", "INTEGER", "launches timed of each path and cell", default = 30, lo = 6 },
+      { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
+    },
+  }
+end
+
+-- The script that runs, as errors call it.
+local function script() return (arg and arg[0] or ""):match("([^/]+)%.lua$") or "bench" end
+
+--- Open the device that the options name, or end the script. On a GPU FlashMLA takes part where it is installed, and the
+-- plug-ins of --provider everywhere; .flashmla says which FlashMLA, or why there is none.
+function M.open(opt)
+  local function need(value, err)
+    if not value then cli.exit(cli.FAILED, ("%s: %s"):format(script(), err)) end
+    return value
+  end
+  local dev = need(cli.device(opt.device))
+  local self = setmetatable({
+    device = dev, opt = opt, run = run.header(dev), records = {}, peers = { unpack(opt.provider or {}) }, failed = 0,
+    line = progress.new(),
+  }, Bench)
+  self.folder = opt.out and need(run.open_folder(opt.out, self.run))
+  if dev.kind == "cuda" then
+    local flashmla, reason = peer.flashmla()
+    self.flashmla = flashmla and tostring(flashmla) or reason
+    table.insert(self.peers, 1, flashmla)
+  end
+  return self
+end
+
+-- A bench cannot go on after what is wrong here.
+local function need(cell, value, err)
+  if not value then error(("%s, s_q %d: %s"):format(cell.name, cell.options.s_q, err), 0) end
+  return value
+end
+
+-- What neighbours share in a problem's lists, and how many of its groups a call with path auto packs.
+local function sharing(cell, problem)
+  local made = need(cell, plan.build(problem, { path = "auto" }))
+  local stats = made:stats()
+  local groups = made.groups
+  local found = {
+    group = made.group, groups = groups, entries = stats.entries, keys = stats.keys, dedup = stats.dedup,
+    union_per_group = groups > 0 and stats.entries / groups or 0, auto_packs = groups - made:unpacked(),
+  }
+  made:free()
+  return found
+end
+
+-- The share of groups that auto packed: it need not have made a plan, and where it has, the plan says.
+local function share_packed(ran, shared)
+  if not shared or ran == "gather" or ran == "padded" then return 0 end
+  return ran == "packed" and 1 or shared.auto_packs / math.max(1, shared.groups)
+end
+
+-- The body of Bench:measure; {} once Ctrl-C was pressed.
+local measure
+
+--- Measure a cell { name =, options = of fh.case } on paths (those that the device has) and peers. Records gain .cell, the name,
+-- and, where the device packs, .plan = { group, groups, entries, keys, dedup, union_per_group, auto_packs = groups that auto
+-- packs }. Returns a row for each, for tables: cell, s_q, h_q, path, parity, max_abs, union, dedup; median, p05, p95, plan in us;
+-- ratio and verdict to the first path; useful and executed TFLOP/s, kv_tb = TB/s of the KV rows of valid keys; packs, auto's
+-- share of groups. Ctrl-C drops the cell at hand and sets .interrupted: from then on there are no rows.
+function Bench:measure(cell, paths)
+  if self.interrupted then return {} end
+  return interrupt.during(function(pressed) return measure(self, cell, paths, pressed) end)
+end
+
+function measure(self, cell, paths, pressed)
+  local known = {}
+  for _, path in ipairs(paths) do
+    if self.device:has_path(path, cell.options.heads) then known[#known + 1] = path end
+  end
+  for _, guest in ipairs(self.peers) do known[#known + 1] = guest end
+  self.line:show(("%s, s_q %d, %d records so far"):format(cell.name, cell.options.s_q, #self.records))
+  local described = case(cell.options)
+  local problem = need(cell, described:problem(self.device))
+  local shared = self.device:has_path("packed", described.h_q) and sharing(cell, problem) or nil
+  local result, err = compare(described, known, {
+    interrupted = pressed,
+    device = self.device, run = self.run, sample = PARITY_ROWS, canaries = described.s_q <= GUARDED_ROWS,
+    min_samples = self.opt.samples, max_samples = self.opt.samples, max_seconds = CELL_SECONDS,
+  })
+  if pressed() then
+    self.interrupted = true
+    described:free()
+    return {}
+  end
+  need(cell, result, err)
+  local rows = {}
+  for i, record in ipairs(result.records) do
+    local time, work, verdict = record.time, record.work, record.verdict or {}
+    local row = {
+      cell = cell.name, s_q = described.s_q, h_q = described.h_q, path = record.path,
+      parity = record.parity.status, max_abs = record.parity.max_abs, union = shared and shared.union_per_group,
+      dedup = shared and shared.dedup, ratio = verdict.ratio, verdict = verdict.verdict,
+    }
+    if time then
+      local seconds = time.median_us / 1e6
+      row.median, row.p05, row.p95, row.plan = time.median_us, time.p05_us, time.p95_us, time.plan_us
+      row.useful = problem.useful_flops / seconds / TERA
+      row.executed = work.executed_flops and work.executed_flops / seconds / TERA -- not known of auto on a GPU
+      row.kv_tb = problem.valid_keys * described.d_qk * 2 / seconds / TERA
+      if record.path == "auto" then row.packs = share_packed(work.path, shared) end
+    end
+    record.cell, record.plan = cell.name, shared
+    local refused = record.provider ~= "fewhead" and row.parity == "invalid" -- a peer need not take every call
+    if row.parity ~= "pass" and not refused then self.failed = self.failed + 1 end
+    rows[i], self.records[#self.records + 1] = row, record
+  end
+  described:free()
+  return rows
+end
+
+--- What all these tables are.
+function Bench:legend()
+  local text = ("Medians of %d launches by the device's own timer, paths in turns, hot caches; every path was compared with the "
+    .. "reference on up to %d rows before it was timed. useful: TFLOP/s of valid keys and real heads; executed: of all that the "
+    .. "kernel multiplies, padding included, as far as the host knows."):format(self.opt.samples, PARITY_ROWS)
+  return self.flashmla and ("%s FlashMLA: %s."):format(text, (self.flashmla:gsub("%.$", ""))) or text
+end
+
+--- Columns that tables of these rows have, by key.
+M.columns = {
+  cell = { key = "cell", title = "lists", align = "left" }, s_q = { key = "s_q" }, h_q = { key = "h_q" },
+  path = { key = "path", align = "left" }, union = { key = "union", title = "union", format = "%.0f" },
+  dedup = { key = "dedup", format = "%.2f" }, median = { key = "median", title = "median us", format = "%.1f" },
+  p05 = { key = "p05", format = "%.1f" }, p95 = { key = "p95", format = "%.1f" },
+  plan = { key = "plan", title = "plan us", format = "%.1f" },
+  ratio = { key = "ratio", title = "padded / path", format = "%.2f" }, verdict = { key = "verdict", align = "left" },
+  useful = { key = "useful", title = "useful TFLOP/s", format = "%.3g" }, executed = { key = "executed", format = "%.3g" },
+  kv_tb = { key = "kv_tb", title = "KV TB/s", format = "%.2f" }, parity = { key = "parity", align = "left" },
+  max_abs = { key = "max_abs", title = "max error", format = "%.1e" },
+}
+
+--- Those named, in order: bench.pick { "cell", "s_q", "median" }.
+function M.pick(names)
+  local list = {}
+  for i, name in ipairs(names) do list[i] = M.columns[name] or error("bench.pick: no column " .. tostring(name), 2) end
+  return list
+end
+
+-- Parts as text: a string is itself, { rows, columns } a table made by `make`.
+local function text_of(parts, make)
+  local list = {}
+  for i, part in ipairs(parts) do
+    list[i] = type(part) == "string" and part or make(part[1], part[2]):gsub("\n$", "")
+  end
+  return list
+end
+
+--- Write what a script found into a folder (run.open_folder): NAME.md, text under a head that says what made it,
+-- and NAME.jsonl, a record a line. header: that of the run.
+function M.write(folder, header, name, title, records, text)
+  local lines = {}
+  for i, record in ipairs(records) do lines[i] = json.encode(record) end
+  local head = ("# %s on %s\n\n- command: `./fewhead run %s %s`\n- commit %s%s%s, %s\n\n"):format(title, header.device, arg[0],
+    table.concat(arg, " "), header.commit, header.dirty and " with changes" or "",
+    header.driver ~= "" and ", driver " .. header.driver or "", header.date)
+  for file, content in pairs { [name .. ".jsonl"] = table.concat(lines, "\n"), [name .. ".md"] = head .. text } do
+    local written, why = report.write(folder .. "/" .. file, (content:gsub("\n*$", "\n")))
+    if not written then error(why, 0) end
+  end
+end
+
+--- Print the parts (strings and { rows, columns }) and, where --out is given, write them with the records. Returns the exit
+-- status: 1 when something failed parity, 130 after Ctrl-C.
+function Bench:finish(name, title, parts)
+  self.line:clear()
+  if self.interrupted then
+    if #self.records == 0 then cli.exit(cli.INTERRUPTED, script() .. ": interrupted before the first cell was done") end
+    parts = { ("interrupted: %d records"):format(#self.records), unpack(parts) }
+  end
+  if self.folder then
+    M.write(self.folder, self.run, name, title, self.records, table.concat(text_of(parts, report.markdown), "\n\n"))
+  end
+  print(table.concat(text_of(parts, report.table), "\n\n"))
+  if self.interrupted then return cli.INTERRUPTED end
+  return self.failed == 0 and 0 or cli.FAILED
+end
+
+return M

@@ -1,0 +1,103 @@
+--- The command line: the commands behind ./fewhead, and what a script that it runs needs of the shell's world.
+--
+--     local cli = require "fewhead.cli.cli"
+--     local opt = cli.options { name = "tool", options = { { "--rows", "INTEGER", "how many", lo = 1 } } }:read(arg)
+--     if failed then cli.exit(cli.FAILED, "tool: it failed") end
+local args = require "fewhead.base.arguments"
+local checkout = require "fewhead.base.checkout"
+local exit = require "fewhead.cli.exit"
+local options = require "fewhead.cli.options"
+
+local M = {}
+
+--- A parser of options (fewhead.cli.options); ending a script and its statuses (fewhead.cli.exit).
+M.options = options.new
+M.exit = exit.with
+M.FAILED, M.USAGE, M.INTERRUPTED = exit.FAILED, exit.USAGE, exit.INTERRUPTED
+
+--- The device that --device names; nil and the reason, by that option.
+function M.device(name)
+  local dev, err = require("fewhead.device.device").open(name)
+  return dev, err and err:gsub("^name:", "--device:")
+end
+
+local commands = {}
+
+local run_usage = [[
+usage: fewhead run FILE [options of the script]
+
+Runs a Lua file with the library at hand: `require "fewhead"` works and `arg` holds the words after FILE. A FILE that is not here
+is looked for where fewhead is installed, so `fewhead run experiments/gate_sweep.lua` works in any folder.
+A whole number that the script returns is the exit status.
+]]
+
+function commands.run(argv)
+  local name = argv[1]
+  if name == "--help" or name == "-h" then
+    io.stdout:write(run_usage)
+    return 0
+  end
+  if not name then exit.with(exit.USAGE, "fewhead: run: got no file, wanted FILE (fewhead run --help says more)") end
+  local path = name
+  local file, err = io.open(path)
+  if not file and name:sub(1, 1) ~= "/" and checkout.shipped() then
+    path = checkout.shipped() .. "/" .. name
+    file = io.open(path)
+  end
+  if not file then exit.with(exit.FAILED, "fewhead: run: " .. err) end
+  file:close()
+  local chunk, syntax = loadfile(path)
+  if not chunk then error(syntax, 0) end
+  local words = { [0] = name }
+  for i = 2, #argv do words[i - 1] = argv[i] end
+  _G.arg = words
+  local status = chunk(unpack(words))
+  if type(status) ~= "number" then return 0 end
+  if not exit.is_status(status) then error(("%s returned %s, wanted %s"):format(name, args.show(status), exit.wanted), 0) end
+  return status
+end
+
+function commands.info(argv) return require("fewhead.cli.info").main(argv) end
+function commands.parity(argv) return require("fewhead.measure.parity").main(argv) end
+function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
+
+local names = { "run", "info", "parity", "repl" }
+
+local usage = [[
+usage: fewhead COMMAND [options]
+
+  run FILE [options]   run a Lua script, such as experiments/gate_sweep.lua
+  info                 what is here: version, library, devices, settings in force
+  parity               compare every path with the reference over the conformance grid; status 1 when a case fails
+  repl                 an interactive prompt with the library loaded
+  --help, --version
+
+Each command has its own --help. FEWHEAD_TRACE=1 adds a stack trace to errors.
+]]
+
+--- Run the command in argv (a list of words, without the program's name); returns the exit status.
+function M.main(argv)
+  local name = argv[1]
+  return exit.status(function()
+    if name == "--help" or name == "-h" or name == "help" then
+      io.stdout:write(usage)
+      return 0
+    end
+    if name == "--version" then
+      print(require("fewhead.cli.info").version())
+      return 0
+    end
+    if not name then exit.with(exit.USAGE, (usage:gsub("\n$", ""))) end
+    local command = commands[name]
+    if not command then
+      local near = args.nearest(name, names)
+      exit.with(exit.USAGE, ("fewhead: unknown command %s%s (fewhead --help lists them)"):format(args.show(name),
+        near and (", did you mean %s?"):format(near) or ""))
+    end
+    local rest = {}
+    for i = 2, #argv do rest[i - 1] = argv[i] end
+    return command(rest)
+  end)
+end
+
+return M

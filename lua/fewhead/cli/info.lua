@@ -1,0 +1,109 @@
+--- What is here: version, library, devices, the settings in force and which optional parts were found. Behind `fewhead info`.
+--
+--     local info = require "fewhead.cli.info"
+--     print(info.version())          --> fewhead 0.1.0, commit 1f2e3d4c5b6a, gcc 12.2.0, without CUDA
+--     os.exit(info.main { "--device", "cpu" }, true)
+local device = require "fewhead.device.device"
+local exit = require "fewhead.cli.exit"
+local flashmla = require "fewhead.device.flashmla"
+local F = require "fewhead.base.ffi"
+local gate = require "fewhead.decide.gate"
+local options = require "fewhead.cli.options"
+local readline = require "fewhead.cli.readline"
+local run = require "fewhead.record.run"
+
+local M = {}
+
+local parser = options.new {
+  name = "info",
+  usage = "fewhead info [options]",
+  about = "Version, library, devices, settings in force and optional parts found.",
+  options = {
+    { "--device", "NAME", "only open this device and describe it; status 1 when it is not there" },
+  },
+}
+
+-- Every environment variable that fewhead reads, and what it does.
+local settings = {
+  { "FEWHEAD_LIB", "the library to load" },
+  { "FEWHEAD_DEVICE", "the device used where none is named" },
+  { "FEWHEAD_THREADS", "threads of the CPU device" },
+  { "FEWHEAD_ISA", "instruction set of the CPU device" },
+  { "FEWHEAD_FORCE_PORTABLE", "1: CUDA devices keep to the kernels that run on any of them" },
+  { "FEWHEAD_FLASHMLA", "the library with FlashMLA in it, or a folder that holds it" },
+  { "FEWHEAD_TRACE", "1: errors with a stack trace" },
+  { gate.PREFILL, "0: native heads off" },
+  { gate.MIN_SQ, "native heads from this s_q up" },
+}
+
+--- One line: version, commit, compiler, CUDA or not.
+function M.version() return F.ffi.string(F.C.fh_build_info()) end
+
+-- Bytes in the largest binary unit that leaves at least 1.
+local function bytes_text(bytes)
+  if bytes == 0 then return "unknown" end
+  local units = { "B", "KiB", "MiB", "GiB", "TiB" }
+  local unit = 1
+  while bytes >= 1024 and unit < #units do bytes, unit = bytes / 1024, unit + 1 end
+  return ("%.4g %s"):format(bytes, units[unit])
+end
+
+local function row(name, value) print(("%-12s%s"):format(name, value)) end
+
+-- Prints a device's row: true; or nil and why it cannot be opened.
+local function describe(name)
+  local dev, err = device.open(name)
+  if not dev then return nil, err end
+  local info = dev:info()
+  row(name, ("%s, %s %d, isa %s, last-level cache %s, memory %s%s%s"):format(info.name,
+    dev.kind == "cpu" and "threads" or "multiprocessors", info.threads, info.isa, bytes_text(info.cache_bytes),
+    bytes_text(info.memory_bytes), info.clock_mhz > 0 and (", clock up to %d MHz"):format(info.clock_mhz) or "",
+    info.driver ~= "" and ", driver " .. info.driver or ""))
+  dev:close()
+  return true
+end
+
+--- Print it. Returns the exit status.
+function M.main(argv)
+  local opt = parser:read(argv)
+  if opt.device then
+    local ok, err = describe(opt.device)
+    if not ok then exit.with(exit.FAILED, ("info: device %s: %s"):format(opt.device, err)) end
+    return 0
+  end
+
+  row("version", M.version())
+  local commit, dirty = run.version()
+  row("commit", commit .. (dirty and ", with changes" or ""))
+  row("library", F.path)
+  row("Lua", jit.version .. ", " .. jit.arch)
+  local names = device.names()
+  if #names == 1 then names[2] = "cuda" end -- to hear why there is none
+  for _, name in ipairs(names) do
+    local ok, err = describe(name)
+    if not ok then row(name, "none: " .. err) end
+  end
+
+  local in_force, warning = gate.from_env()
+  row("gate", (tostring(in_force):gsub("^gate: ", "")))
+  for line in (warning or ""):gmatch("[^\n]+") do row("", "warning: " .. line) end
+
+  local name = "settings"
+  for _, setting in ipairs(settings) do
+    local value = os.getenv(setting[1])
+    if value then
+      row(name, ("%s=%s (%s)"):format(setting[1], value:gsub("%c", "?"), setting[2]))
+      name = ""
+    end
+  end
+  if name ~= "" then row(name, "none of fewhead's variables is set") end
+
+  local found, absent = flashmla.find()
+  row("FlashMLA", found and ("found: %s, %s"):format(found.package, found.extension) or "not found: "
+    .. absent:gsub("^no FlashMLA: ", ""))
+  row("readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
+    or "not found: the prompt reads plain lines")
+  return 0
+end
+
+return M

@@ -1,0 +1,243 @@
+-- curve: padded against native over s_q for one case, and the s_q from which native pays.
+--
+--   local curves = require("fewhead.decide.curve").from(records)
+--   for _, c in ipairs(curves) do print(c, c.min_sq) end     -- "csa vllm hot: native pays from s_q 181 on (160 to 205)"
+--
+-- The one question a gate asks of a measurement. Ratios are padded time over native time: above 1, native is faster.
+
+local args = require "fewhead.base.arguments"
+local peers = require "fewhead.device.provider"
+
+local M = {}
+
+local NATIVE = { gather = true, packed = true }
+
+-- What must be equal within a curve; sizes that go with s_q (s_kv, prior), the seed and the number of requests may vary.
+local SAME = {
+  "pattern", "layout", "h_q", "h_pad", "d_qk", "d_v", "topk", "ratio", "window", "index_topk", "keep", "holes", "repeats",
+  "values", "scale_q", "sink", "sm_scale", "lse", "max_logits",
+}
+
+-- ---- How sure a ratio is -----------------------------------------------------------------------------------------------------
+
+-- Half the distance between the 5 % and 95 % quantiles of a normal distribution, in deviations; the deviation of a median of n
+-- values is 1.2533 / sqrt(n) of theirs; 1.96 deviations make a 95 % interval. Used on logarithms, where timing noise is nearest
+-- to normal.
+local Q95, MEDIAN, CONFIDENCE = 1.6449, 1.2533, 1.96
+
+local function log_deviation(time)
+  return MEDIAN * math.log(time.p95_us / time.p05_us) / (2 * Q95) / math.sqrt(time.n)
+end
+
+-- ratio of padded's time to native's, its interval and verdict, for a point: what fh.compare found, sample by sample and
+-- with the noise floor of the run; from records without it, medians and their spread.
+local function judge(native, padded)
+  local found = native.verdict
+  if found and found.against == "padded" then return found.ratio, found.lo, found.hi, found.verdict end
+  local ratio = padded.time.median_us / native.time.median_us
+  local half = CONFIDENCE * math.sqrt(log_deviation(native.time) ^ 2 + log_deviation(padded.time) ^ 2)
+  local lo, hi = ratio * math.exp(-half), ratio * math.exp(half)
+  return ratio, lo, hi, lo > 1 and "faster" or hi < 1 and "slower" or "unclear"
+end
+
+-- Where an interval reaches no further than this from 1, either path will do and measuring longer changes nothing: an "unclear"
+-- within it is a tie, one beyond it is no answer.
+local TIE = 1.1
+
+local function may_be_slower(verdict, lo) return verdict == "unclear" and lo < 1 / TIE end
+local function may_be_faster(verdict, hi) return verdict == "unclear" and hi > TIE end
+
+-- What auto took beside padded, and beside the best path there is, its plan included.
+local function judge_auto(point)
+  local best = math.min(point.padded.time.median_us, point.gather and point.gather.time.median_us or math.huge)
+  if point.packed then best = math.min(best, point.packed.time.median_us + (point.packed.time.plan_us or 0)) end
+  local ratio, lo, _, verdict = judge(point.auto, point.padded)
+  if may_be_slower(verdict, lo) then verdict = "undecided" end
+  return { ratio = ratio, verdict = verdict, loss = point.auto.time.median_us / best - 1 }
+end
+
+-- ---- Where it crosses --------------------------------------------------------------------------------------------------------
+
+-- The s_q between points a and b at which `field` passes 1, on the line through (ln s_q, ln field); b's own where it does not.
+local function meet(a, b, field)
+  local la, lb = math.log(a[field]), math.log(b[field])
+  if la >= 0 then return a.s_q end
+  if lb <= 0 then return b.s_q end
+  return a.s_q * (b.s_q / a.s_q) ^ (la / (la - lb))
+end
+
+-- The answer of a curve whose points have verdicts: min_sq (nil: native off, or not decided), crossover, notes.
+local function answer(curve)
+  local points = curve.points
+  local wins, last, won = 0, 0, false -- last: the last point where native is slower; wins: those after it where it is faster
+  curve.lowest, curve.highest, curve.notes = points[1].s_q, points[#points].s_q, {}
+  local function note(text, ...) curve.notes[#curve.notes + 1] = text:format(...) end
+  for i, point in ipairs(points) do
+    if point.verdict == "faster" then wins = wins + 1 end
+    if point.verdict == "slower" then
+      if i > 1 and points[i - 1].verdict == "faster" then
+        note("not monotone: native wins at s_q %d and loses at %d", points[i - 1].s_q, point.s_q)
+      end
+      if i == #points and won then
+        note("native loses at the largest s_q measured: no MIN_SQ keeps its wins without its losses")
+      end
+      wins, last = 0, i
+    end
+    won = won or wins > 0
+  end
+  -- After the last loss, what may still be one stands against a threshold, and what may be a win against giving native up.
+  local undecided = false
+  for i = last + 1, #points do
+    local point = points[i]
+    if wins > 0 and may_be_slower(point.verdict, point.lo) or wins == 0 and may_be_faster(point.verdict, point.hi) then
+      undecided = true
+      note("unclear at s_q %d, %.2fx (%.2f to %.2f)", point.s_q, point.ratio, point.lo, point.hi)
+    end
+  end
+  if undecided then
+    curve.crossover = "undecided"
+  elseif wins == 0 then
+    curve.crossover = "never"
+  elseif last == 0 then
+    curve.crossover, curve.min_sq = "always", 0
+  else
+    curve.min_sq = points[last + 1].s_q
+    local crossover = { at = meet(points[last], points[last + 1], "ratio") }
+    local i = last -- the early end: as far back as the upper end of the interval still says native
+    while i > 1 and points[i].hi >= 1 do i = i - 1 end
+    crossover.lo, crossover.lo_open = meet(points[i], points[i + 1], "hi"), points[i].hi >= 1 or nil
+    i = last + 1 -- the late end: the first point whose lower end says native
+    while i < #points and points[i].lo < 1 do i = i + 1 end
+    crossover.hi, crossover.hi_open = meet(points[i - 1], points[i], "lo"), points[i].lo < 1 or nil
+    curve.crossover = crossover
+  end
+end
+
+-- ---- Curves of records -------------------------------------------------------------------------------------------------------
+
+local Curve = {}
+Curve.__index = Curve
+Curve.__name = "curve"
+
+local function key_of(record)
+  local parts = { tostring(record.time.l2), tostring(record.run and record.run.device) }
+  for _, field in ipairs(SAME) do parts[#parts + 1] = tostring(record.case[field]) end
+  return table.concat(parts, " ")
+end
+
+--- The curves that records hold, in the order they first appear; s_q without both padded and a native path are left out, and so
+-- are curves without a point. options.native: "best" of gather and packed (the default), "gather" or "packed".
+-- A curve: pattern, layout, heads, l2, device, native (the option); points = { { s_q =, padded =, gather =, packed = (records),
+-- native = the native record that counts, ratio =, lo =, hi =, verdict =, and where auto was measured beside = { ratio =,
+-- verdict = to padded, loss = its time over that of the best path and its plan, less 1 } }, .. } by rising s_q; lowest, highest
+-- s_q; crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never"
+-- | "undecided", where an unclear point could turn the answer; min_sq = the smallest measured s_q from which native is never
+-- slower, 0 for always, nil for never and undecided; notes; records. Prints as
+-- one line.
+-- Second result: how many records were left out because they have no time or their parity did not pass.
+function M.from(records, options)
+  args.table("curve.from: records", records, 2)
+  options = args.options("curve.from", options, { "native" }, 2)
+  local wanted = args.enum("curve.from: native", options.native or "best", { "best", "gather", "packed" }, 2)
+  local by_key, list, left_out = {}, {}, 0
+  for _, record in ipairs(records) do
+    if not record.time or record.parity.status ~= "pass" then
+      left_out = left_out + 1
+    else
+      local key, case = key_of(record), record.case
+      local curve = by_key[key]
+      if not curve then
+        curve = setmetatable({ pattern = case.pattern, layout = case.layout, heads = case.h_q, l2 = record.time.l2,
+          device = record.run and record.run.device, native = wanted, at = {}, points = {}, records = {} }, Curve)
+        by_key[key], list[#list + 1] = curve, curve
+      end
+      curve.records[#curve.records + 1] = record
+      local point = curve.at[case.s_q] or { s_q = case.s_q }
+      curve.at[case.s_q] = point
+      if peers.is_own(record) then point[record.path] = record end
+      if NATIVE[record.path] and (wanted == "best" or wanted == record.path)
+        and (not point.native or record.time.median_us < point.native.time.median_us) then
+        point.native = record
+      end
+    end
+  end
+  local whole = {}
+  for _, curve in ipairs(list) do
+    for _, point in pairs(curve.at) do
+      if point.padded and point.native then
+        point.ratio, point.lo, point.hi, point.verdict = judge(point.native, point.padded)
+        point.beside = point.auto and judge_auto(point)
+        curve.points[#curve.points + 1] = point
+      end
+    end
+    curve.at = nil
+    table.sort(curve.points, function(a, b) return a.s_q < b.s_q end)
+    if #curve.points > 0 then
+      answer(curve)
+      whole[#whole + 1] = curve
+    end
+  end
+  return whole, left_out
+end
+
+local Auto = {}
+Auto.__index = Auto
+Auto.__name = "auto"
+
+--- What FH_AUTO is worth in the cells of curves: { cells = where it was measured, slower = a list of those where it is slower
+-- than padded, undecided = of those where it may be, mean =, worst = loss over the best path, at = where it is worst }; nil when
+-- it was not measured. Prints as two or three lines.
+function M.auto(curves)
+  args.table("curve.auto: curves", curves, 2)
+  local found = setmetatable({ cells = 0, slower = {}, undecided = {}, mean = 0, worst = 0 }, Auto)
+  for _, curve in ipairs(curves) do
+    for _, point in ipairs(curve.points) do
+      local beside = point.beside
+      if beside then
+        local where = ("s_q %d, %s, %s"):format(point.s_q, curve.pattern, curve.layout)
+        found.cells, found.mean = found.cells + 1, found.mean + beside.loss
+        if beside.loss > found.worst then found.worst, found.at = beside.loss, where end
+        local list = found[beside.verdict] -- slower, undecided
+        if list then list[#list + 1] = ("%s: %.2fx"):format(where, beside.ratio) end
+      end
+    end
+  end
+  if found.cells == 0 then return nil end
+  found.mean = found.mean / found.cells
+  return found
+end
+
+function Auto:__tostring()
+  local first
+  if #self.slower > 0 then
+    first = ("auto is slower than padded in %d of %d cells (%s): there a gate is better"):format(#self.slower, self.cells,
+      table.concat(self.slower, "; "))
+  elseif #self.undecided == 0 then
+    first = ("auto is nowhere slower than padded in %d cells, its plan included: with it no gate is needed"):format(self.cells)
+  end
+  if #self.undecided > 0 then
+    first = ("%sauto beside padded is not decided in %d of %d cells (%s): measure longer (--seconds)"):format(
+      first and first .. "\n" or "", #self.undecided, self.cells, table.concat(self.undecided, "; "))
+  end
+  return ("%s\nauto over the best path and its plan: %.1f %% on average, at most %.1f %%%s"):format(first, 100 * self.mean,
+    100 * self.worst, self.at and (" (%s)"):format(self.at) or "")
+end
+
+function Curve:__tostring()
+  local c = self.crossover
+  local range = ("s_q %d to %d"):format(self.lowest, self.highest)
+  local text
+  if c == "always" then
+    text = "always: native is never slower from " .. range
+  elseif c == "never" then
+    text = "never: native has no lasting win from " .. range
+  elseif c == "undecided" then
+    text = ("not decided from %s: measure longer (--seconds)"):format(range)
+  else
+    text = ("native pays from s_q %.0f on (%s%.0f to %s%.0f)"):format(c.at, c.lo_open and "below " or "", c.lo,
+      c.hi_open and "beyond " or "", c.hi)
+  end
+  return ("%s %s %s: %s"):format(self.pattern, self.layout, self.l2, text)
+end
+
+return M

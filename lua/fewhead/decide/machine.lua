@@ -1,0 +1,201 @@
+--- A machine: what calls cost on it, learned from its evidence, so that one can ask about a GPU on a laptop.
+--
+--     local machine = require "fewhead.decide.machine"
+--     local h200 = assert(machine.open("nvidia-h200"))      -- results/nvidia-h200/packed.jsonl
+--     local path, us = h200:predict({ rows = 8192, keys = 5e6, group = 8, groups = 1024, entries = 1.1e6 }, 8)
+--     print(path, us.padded, us.packed, us.plan)
+--
+-- For every head count in the evidence and every path, microseconds = call_us + unit_us * units + gflop_us * GFLOP (fh_path_cost)
+-- are fitted to the measured medians, and to the times of plans. A device of this machine has its built-in costs instead.
+local args = require "fewhead.base.arguments"
+local checkout = require "fewhead.base.checkout"
+local cost = require "fewhead.decide.cost"
+local device = require "fewhead.device.device"
+local json = require "fewhead.base.json"
+local F = require "fewhead.base.ffi"
+
+local ffi, C = F.ffi, F.C
+
+local M = {}
+
+local Machine = { __name = "machine" }
+Machine.__index = Machine
+
+local PATHS = { "padded", "gather", "packed" }
+-- Kernels multiply whole tiles: fewer heads than these cost gather what these do.
+local GATHER_HEADS = 8
+-- Heads that fh_policy_default's costs are for.
+local DEFAULT_HEADS = 8
+local D_V = 512
+
+-- ---- Work -------------------------------------------------------------------------------------------------------------------
+
+-- fh_work of { rows, keys, group, groups, entries } at so many heads.
+local function work_of(w, h_q, d_qk)
+  local work = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work") })
+  work.rows, work.keys, work.groups, work.entries, work.group = w.rows, w.keys, w.groups, w.entries, w.group
+  work.h_q, work.h_pad, work.d_qk, work.d_v = h_q, C.fh_padded_heads(h_q), d_qk, D_V
+  return work
+end
+
+local function gflop(work, path) return C.fh_work_gflop(work, F.paths[path]) end
+
+-- ---- Evidence ---------------------------------------------------------------------------------------------------------------
+
+-- Points of a record for cost.line, by path.
+local function add(points, record)
+  local time, shared, case = record.time, record.plan, record.case
+  if not time or not shared or record.parity.status ~= "pass" or case.s_q < 1 then return end
+  points.least = math.min(points.least or math.huge, case.s_q)
+  local work = work_of({
+    rows = case.s_q, keys = shared.keys, group = shared.group, groups = shared.groups, entries = shared.entries,
+  }, case.h_q, case.d_qk)
+  for _, path in ipairs(PATHS) do
+    if record.path == path then
+      local units = path == "packed" and shared.groups or case.s_q
+      table.insert(points[path], { us = time.median_us, units = units, gflop = gflop(work, path) })
+    end
+  end
+  if time.plan_us then
+    table.insert(points.plan, { us = time.plan_us, units = shared.groups, gflop = gflop(work, "gather") })
+  end
+end
+
+-- A machine from a file of records; raises text for what is wrong with it.
+local function read(path)
+  local fits, run, count = {}, nil, 0
+  for record, line in json.lines(path) do
+    if type(record.case) ~= "table" or type(record.path) ~= "string" or type(record.parity) ~= "table" then
+      error(("%s:%d: not a record of experiments/bench_packed.lua"):format(path, line), 0)
+    end
+    if record.provider == "fewhead" then
+      local d, h = record.case.d_qk, record.case.h_q
+      fits[d] = fits[d] or {}
+      fits[d][h] = fits[d][h] or { padded = {}, gather = {}, packed = {}, plan = {} }
+      add(fits[d][h], record)
+      run, count = record.run, count + 1
+    end
+  end
+  if count == 0 then error(path .. ": no record in it", 0) end
+  for _, by_heads in pairs(fits) do
+    for h, points in pairs(by_heads) do
+      local found = { least = points.least }
+      for _, name in ipairs { "padded", "gather", "packed", "plan" } do
+        found[name] = #points[name] > 0 and cost.line(points[name]) or nil
+      end
+      by_heads[h] = found.padded and found.gather and found.packed and found.plan and found or nil
+    end
+  end
+  return setmetatable({ fits = fits, name = run.device, source = path, commit = run.commit }, Machine)
+end
+
+-- The costs that the library has for a device that is here.
+local function of_device(dev)
+  local policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
+  local ok, err = F.check(C.fh_policy_default(dev.handle, policy))
+  if not ok then return nil, err end
+  return setmetatable({
+    policy = policy, kind = dev.kind, name = dev:info().name,
+    source = "the library's built-in costs (good for choosing, not for predicting)",
+  }, Machine)
+end
+
+--- Open a machine by name: a folder of results/ that holds a packed.jsonl ("nvidia-h200"), such a file itself, or a device of
+-- this machine ("cpu", "cuda:0"). Returns the machine; or nil and one line.
+function M.open(name)
+  args.string("machine.open: name", name)
+  if name == "cpu" or name:find("^cuda") then
+    local dev, err = device.open(name)
+    if not dev then return nil, err end
+    local machine
+    machine, err = of_device(dev)
+    dev:close()
+    return machine, err
+  end
+  local path = name
+  if not name:find("%.jsonl$") then path = ("results/%s/packed.jsonl"):format(name) end
+  local file = io.open(path)
+  if not file and path ~= name and checkout.shipped() then
+    path = ("%s/%s"):format(checkout.shipped(), path)
+    file = io.open(path)
+  end
+  if not file then
+    return nil, ("machine: got %s, wanted cpu, cuda:N, a FILE.jsonl, or a folder of results/ with packed.jsonl in it, such as "
+      .. "nvidia-h200"):format(args.show(name))
+  end
+  file:close()
+  local ok, made = pcall(read, path)
+  if not ok then return nil, made end
+  return made
+end
+
+-- ---- Prediction -------------------------------------------------------------------------------------------------------------
+
+local function path_cost(x, factor) return ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us * (factor or 1)) end
+
+-- The fewest heads from h_q up that were measured with so few rows. What a call takes however small it is cannot be learned from
+-- large ones; what more rows add can.
+local function nearest(by_heads, h_q, rows)
+  local best
+  for heads, found in pairs(by_heads or {}) do
+    if heads >= h_q and found.least <= rows and (not best or heads < best) then best = heads end
+  end
+  return best
+end
+
+--- The costs at a head count, of chunks with `rows` rows or more: fh_policy cdata; nil and the reason where nothing says. Of
+-- heads that were not measured those of the next more are taken: tiles are multiplied whole.
+function Machine:costs(h_q, d_qk, rows)
+  local policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
+  if self.policy then
+    if self.kind == "cuda" and h_q > DEFAULT_HEADS then
+      return nil, ("the built-in costs are those of %d heads"):format(DEFAULT_HEADS)
+    end
+    ffi.copy(policy, self.policy, ffi.sizeof("fh_policy"))
+    if self.kind == "cuda" then policy.gather.gflop_us = policy.gather.gflop_us * GATHER_HEADS / h_q end
+    return policy
+  end
+  local by_heads = self.fits[d_qk]
+  local heads = nearest(by_heads, h_q, rows)
+  if not heads then
+    return nil, ("nothing measured with %d heads or more and %d rows or fewer, d %d"):format(h_q, rows, d_qk)
+  end
+  local found = by_heads[heads]
+  policy.padded, policy.packed = path_cost(found.padded), path_cost(found.packed)
+  policy.gather = path_cost(found.gather, heads / h_q)
+  policy.plan = path_cost(found.plan, heads / h_q)
+  return policy
+end
+
+--- What a chunk is expected to cost at h_q heads and d_qk (512): work = { rows =, keys = valid keys of all rows, group =,
+-- groups =, entries = union entries of all groups }; shared = layers that use one plan (1). Returns the path that is expected to
+-- cost least, its share of the plan paid, and { padded =, gather =, packed = without its plan, plan = of one build } in us; nil
+-- and the reason where nothing says.
+function Machine:predict(work, h_q, d_qk, shared)
+  d_qk, shared = d_qk or 512, shared or 1
+  local policy, reason = self:costs(h_q, d_qk, work.rows)
+  if not policy then return nil, reason end
+  local given, us, choice = work_of(work, h_q, d_qk), ffi.new("double[?]", C.FH_PATHS), ffi.new("int32_t[1]")
+  assert(F.check(C.fh_policy_choose(policy, given, 0, choice, us)))
+  local plan = policy.plan
+  local found = { plan = plan.call_us + plan.unit_us * work.groups + plan.gflop_us * gflop(given, "gather") }
+  for _, path in ipairs(PATHS) do found[path] = us[F.paths[path]] end
+  local best = found.gather < found.padded and "gather" or "padded"
+  if found.packed + found.plan / shared < found[best] then best = "packed" end
+  return best, found
+end
+
+--- The largest root mean square of the relative error of the fits behind a prediction; nil for built-in costs.
+function Machine:error(h_q, d_qk, rows)
+  local heads = self.fits and nearest(self.fits[d_qk], h_q, rows)
+  if not heads then return nil end
+  local found = self.fits[d_qk][heads]
+  return math.max(found.padded.error, found.gather.error, found.packed.error, found.plan.error)
+end
+
+function Machine:__tostring()
+  if not self.commit then return ("%s, %s"):format(self.name, self.source) end
+  return ("%s, costs fitted to %s of commit %s"):format(self.name, self.source, self.commit:sub(1, 12))
+end
+
+return M

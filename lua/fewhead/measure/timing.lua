@@ -1,0 +1,351 @@
+--- Timing: interleaved measurements of a few arms, and a verdict that knows how noisy the machine was.
+--
+--   local timing = require "fewhead.measure.timing"
+--   local t = timing.measure { { name = "padded", run = run_padded }, { name = "gather", run = run_gather } }
+--   print(t.gather.median_us, timing.verdict(t.gather, t.padded, t.noise)) --> 812.4  faster  3.91  { 3.88, 3.95 }
+--
+-- Every pass runs each arm once, every other pass in reverse order (A B, B A), so that drift falls on all arms alike and the i-th
+-- samples of two arms are neighbours in time. Ratios are therefore taken pass by pass, and their median and its interval assume
+-- nothing about the distribution. One arm runs twice in each pass: how far it differs from itself is the noise floor.
+
+local args = require "fewhead.base.arguments"
+local peers = require "fewhead.device.provider"
+local stats = require "fewhead.measure.stats"
+
+local M = {}
+
+-- What measure does unless told otherwise.
+M.defaults = {
+  min_samples = 6,    -- the fewest for which a 95 % interval of a median exists
+  max_samples = 100,
+  max_seconds = 10,   -- checked once min_samples are there
+  rel_ci = 0.02,      -- stop when every arm's median is known this well: half its interval over the median
+  confidence = 0.95,
+}
+
+local WARMUP_SECONDS = 0.01  -- an arm is warm after this long or this many runs, whichever comes first; at least one run
+local WARMUP_RUNS = 20
+local PLAN_BUILDS = 5        -- timed builds of a plan; their median is reported
+local PRIME_US = 20000       -- hot: a run shorter than this repeats once untimed first; a longer one warms the caches by itself
+local QUEUED_BUILDS = 10     -- a GPU builds this many plans before one that is timed: what QUEUE_US is to calls
+local QUEUE_US = 50          -- a GPU runs this much before what is timed, so that all of it is given to it before it begins
+local CLOCK_TICK_US = 1e-3   -- the clock counts nanoseconds: a shorter time than one reads as one
+local SAME_BAND = 0.02       -- a difference under 2 % is worth no change of path
+local VERDICT_CONFIDENCE = 0.9 -- an interval weaker than this (fewer than 5 samples) supports no verdict
+
+local OPTIONS = {
+  "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
+}
+
+local function settings(opts, level)
+  opts = args.options("timing", opts or {}, OPTIONS, level + 1)
+  local set = {}
+  for key, value in pairs(M.defaults) do set[key] = opts[key] == nil and value or opts[key] end
+  args.integer("timing: min_samples", set.min_samples, 1, 1e6, level + 1)
+  args.integer("timing: max_samples", set.max_samples, set.min_samples, 1e6, level + 1)
+  args.number("timing: max_seconds", set.max_seconds, 0, 1e6, level + 1)
+  args.number("timing: rel_ci", set.rel_ci, 0, 10, level + 1)
+  args.number("timing: confidence", set.confidence, 0.5, 0.9999, level + 1)
+  set.cold = args.boolean("timing: cold", opts.cold or false, level + 1)
+  set.noise, set.clock, set.stopwatch, set.interrupted = opts.noise, opts.clock, opts.stopwatch, opts.interrupted
+  if set.clock == nil then set.clock = require("fewhead.base.ffi").C.fh_time_ns end
+  return set
+end
+
+-- Refuses what cannot be measured and returns the arms as slots of our own.
+local function slots_of(arms, set, level)
+  args.table("timing: arms", arms, level + 1)
+  if #arms == 0 then error("timing: arms: got none, wanted at least one", level + 1) end
+  local slots, seen = {}, { noise = "is what the noise floor is called" }
+  for i, arm in ipairs(arms) do
+    local what = ("timing: arms[%d]"):format(i)
+    args.table(what, arm, level + 1)
+    args.string(what .. ".name", arm.name, level + 1)
+    if seen[arm.name] then error(("%s.name: %q %s"):format(what, arm.name, seen[arm.name]), level + 1) end
+    if type(arm.run) ~= "function" then
+      error(("%s.run: got %s, wanted a function"):format(what, args.show(arm.run)), level + 1)
+    end
+    if set.cold and type(arm.evict) ~= "function" then
+      error(("%s.evict: got %s, wanted a function: cold timing calls it"):format(what, args.show(arm.evict)), level + 1)
+    end
+    seen[arm.name] = "stands twice"
+    slots[i] = { name = arm.name, run = arm.run, evict = arm.evict, samples = {}, primes = 1 }
+  end
+  if set.noise and seen[set.noise] ~= "stands twice" then
+    error(("timing: noise: got %s, wanted the name of an arm, or false"):format(args.show(set.noise)), level + 1)
+  end
+  return slots
+end
+
+-- Microseconds of one run by a clock that counts nanoseconds, and what the run returned.
+local function clock_stopwatch(clock)
+  return function(run)
+    local start = clock()
+    local status = run()
+    return tonumber(clock() - start) / 1000, status
+  end
+end
+
+local function failed(slot, status)
+  return nil, ("timing: %s: the run returned status %s"):format(slot.name, tostring(status)), status, slot.name
+end
+
+-- Run until the caches, threads and pages an arm needs are there; remembers about how long one run takes.
+local function warm_up(slot, watch)
+  local total = 0
+  for _ = 1, WARMUP_RUNS do
+    local us, status = watch(slot.run)
+    if status and status ~= 0 then return failed(slot, status) end
+    slot.estimate_us, total = us, total + us
+    if total >= WARMUP_SECONDS * 1e6 then break end
+  end
+  return true
+end
+
+local function sample(slot, watch, set)
+  if set.interrupted and set.interrupted() then return nil, "timing: interrupted" end
+  if set.cold then slot.evict()
+  elseif slot.estimate_us < PRIME_US then
+    for _ = 1, slot.primes do slot.run() end
+  end
+  local us, status = watch(slot.run)
+  if status and status ~= 0 then return failed(slot, status) end
+  slot.samples[#slot.samples + 1] = math.max(us, CLOCK_TICK_US)
+  return true
+end
+
+-- The arm that runs twice: the named one, else the quickest, which costs least and shows noise most.
+local function twin_of(slots, noise)
+  if noise == false then return nil end
+  local chosen
+  for _, slot in ipairs(slots) do
+    if slot.name == noise or not noise and (not chosen or slot.estimate_us < chosen.estimate_us) then chosen = slot end
+  end
+  return setmetatable({ samples = {}, of = chosen }, { __index = chosen })
+end
+
+-- Half the interval of the least known median, relative; nil while there are too few samples for the confidence.
+local function worst_precision(slots, confidence)
+  local worst = 0
+  for _, slot in ipairs(slots) do
+    local sorted = stats.sorted(slot.samples)
+    local low, high, reached = stats.median_interval(sorted, confidence)
+    if reached < confidence then return nil end
+    worst = math.max(worst, (high - low) / 2 / stats.quantile(sorted, 0.5))
+  end
+  return worst
+end
+
+-- Why to stop now, or nil. Asked after whole A B B A rounds, so that order favours no arm.
+local function stop_reason(slots, set, seconds)
+  local n = #slots[1].samples
+  if n < set.min_samples then return nil end
+  local precision = worst_precision(slots, set.confidence)
+  if precision and precision <= set.rel_ci then
+    return ("ci %.1f%% <= %g%%"):format(precision * 100, set.rel_ci * 100)
+  end
+  if n >= set.max_samples then return "max_samples" end
+  if seconds >= set.max_seconds then return "max_seconds" end
+  return nil
+end
+
+local function summary(slot, set, stop)
+  local sorted = stats.sorted(slot.samples)
+  local low, high = stats.median_interval(sorted, set.confidence)
+  return {
+    median_us = stats.quantile(sorted, 0.5), p05_us = stats.quantile(sorted, 0.05), p95_us = stats.quantile(sorted, 0.95),
+    median_lo_us = low, median_hi_us = high, n = #sorted, l2 = set.cold and "cold" or "hot", stop = stop,
+    samples = slot.samples, confidence = set.confidence,
+  }
+end
+
+-- How much longer b took than a, pass by pass: the median of the ratios, its interval, and the confidence that interval has.
+local function ratio_of(a, b, confidence)
+  local ratios = {}
+  for i = 1, math.min(#a, #b) do ratios[i] = b[i] / a[i] end
+  table.sort(ratios)
+  local low, high, reached = stats.median_interval(ratios, confidence)
+  return stats.quantile(ratios, 0.5), low, high, reached
+end
+
+-- The whole of M.measure once its arguments are checked.
+local function measure(slots, set)
+  local watch = set.stopwatch or clock_stopwatch(set.clock)
+  for _, slot in ipairs(slots) do
+    local ok, err, status, name = warm_up(slot, watch)
+    if not ok then return nil, err, status, name end
+    if set.queue_us then slot.primes = math.max(1, math.ceil(set.queue_us / math.max(slot.estimate_us, 1))) end
+  end
+  local order, twin = {}, twin_of(slots, set.noise)
+  for i, slot in ipairs(slots) do order[i] = slot end
+  order[#order + 1] = twin
+
+  local start, stop = set.clock(), false
+  while not stop do
+    for pass = 1, 2 do
+      for i = 1, #order do
+        local ok, err, status, name = sample(order[pass == 1 and i or #order + 1 - i], watch, set)
+        if not ok then return nil, err, status, name end
+      end
+    end
+    stop = stop_reason(slots, set, tonumber(set.clock() - start) / 1e9)
+  end
+
+  local result = {}
+  for _, slot in ipairs(slots) do result[slot.name] = summary(slot, set, stop) end
+  if twin then
+    local ratio, low, high = ratio_of(twin.of.samples, twin.samples, set.confidence)
+    result.noise = {
+      arm = twin.name, ratio = ratio, lo = low, hi = high, floor = math.max(high, 1 / low) - 1, n = #twin.samples,
+    }
+  end
+  return result
+end
+
+--- Measure arms = { { name =, run = function, evict = function (cold only) }, .. }. A run returns nothing or a status number,
+-- 0 = ok. Options: those of M.defaults; cold = true evicts before every sample; noise = the arm that runs twice (default the
+-- quickest), or false; clock = function returning nanoseconds; stopwatch = function(run) returning microseconds and run's status;
+-- interrupted = function asked before every sample: true ends the measurement with nil, "timing: interrupted".
+-- Returns { [name] = { median_us, p05_us, p95_us, median_lo_us, median_hi_us, n, l2 = "hot" | "cold", stop, samples,
+-- confidence }, noise = { arm, ratio, lo, hi, floor, n } or nil } | nil, message, and where a run failed its status and the name
+-- of its arm. samples[i] of all arms belong to one pass; stop is "ci 1.2% <= 2%", "max_samples" or "max_seconds".
+function M.measure(arms, opts)
+  local set = settings(opts, 2)
+  local slots = slots_of(arms, set, 2)
+  return measure(slots, set)
+end
+
+--- A stopwatch by the device's own timer, for measure: a function(run) that returns microseconds of one of the `calls` (1) that
+-- the run is made of, and what the run returned | nil, message.
+function M.stopwatch(dev, calls)
+  calls = calls or 1
+  local F = require "fewhead.base.ffi"
+  local timer = F.ffi.gc(F.ffi.new("fh_timer *[1]"), F.C.fh_timer_free)
+  local us = F.ffi.new("double[1]")
+  local ok, err = F.check(F.C.fh_timer_create(dev.handle, timer))
+  if not ok then return nil, err end
+  return function(run)
+    F.C.fh_timer_start(timer[0], nil)
+    local status = run()
+    F.C.fh_timer_stop(timer[0], nil)
+    if F.C.fh_timer_elapsed_us(timer[0], us) ~= 0 then error("timing: " .. F.ffi.string(F.C.fh_error()), 0) end
+    return us[0] / calls, status
+  end
+end
+
+-- Median microseconds of building a problem's plan again.
+local function plan_us(plan, problem, watch)
+  local build, err = plan:rebuilder(problem)
+  if not build then return nil, err end
+  local samples, queued = {}, problem.device.kind == "cuda" and QUEUED_BUILDS or 0
+  for i = 0, PLAN_BUILDS do
+    for _ = 1, queued do build() end
+    local us, status = watch(build)
+    local ok
+    ok, err = require("fewhead.base.ffi").check(status)
+    if not ok then return nil, err end
+    if i > 0 then samples[i] = us end -- the first build warms up
+  end
+  return stats.median(samples)
+end
+
+local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, graph = true }
+
+-- The arms of M.problem, or nil, err, and the arm that is at fault. made collects what is to be freed in the end.
+local function arms_of(problem, paths, call_opts, plan_watch, made)
+  local outputs, err = problem:outputs() -- one set: paths take turns and only times are kept
+  if not outputs then return nil, err end
+  made[#made + 1] = outputs
+  local function evict()
+    outputs.out:evict()
+    if problem.device.kind == "cuda" then return end -- there all that lies in the cache has gone now
+    for _, tensor in ipairs { problem.q, problem.kv, problem.indices } do tensor:evict() end
+  end
+  local arms, build_us = {}, nil
+  for i, path in ipairs(paths) do
+    local with = { group = call_opts.group, row_invariant = call_opts.row_invariant }
+    if path == "packed" then
+      with.plan = call_opts.plan
+      if not with.plan then
+        with.plan, err = require("fewhead.device.plan").build(problem, { group = call_opts.group })
+        if not with.plan then return nil, "packed: plan: " .. err end
+        made[#made + 1] = with.plan
+      end
+      build_us, err = plan_us(with.plan, problem, plan_watch)
+      if not build_us then return nil, "packed: plan: " .. err end
+    end
+    local run, release, graph
+    if call_opts.graph then
+      graph, err = problem:graph(path, outputs, call_opts.graph, with)
+      made[#made + 1] = graph
+      run = graph and function() return graph:launch() end
+    else
+      run, release = problem:runner(path, outputs, with)
+      if run then made[#made + 1] = { free = release } else err = release end
+    end
+    local name = peers.name_of(path)
+    if not run then return nil, ("%s: %s"):format(name, err), name end
+    arms[i] = { name = name, run = run, evict = evict }
+  end
+  return arms, build_us
+end
+
+--- Measure paths of a problem, peers among them: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and
+-- result are those of measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The
+-- packed path runs on a plan that is there before, as where layers share an index list: the one given, else one built here; its
+-- result carries plan_us, microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of them. nil,
+-- message when a run fails, and the name of its arm.
+function M.problem(problem, paths, opts)
+  args.table("timing.problem: paths", paths)
+  local how, call_opts = {}, {}
+  for key, value in pairs(args.table("timing.problem: options", opts or {})) do
+    local side = CALL_OPTIONS[key] and call_opts or how
+    side[key] = value
+  end
+  local set = settings(how, 2)
+  if call_opts.graph ~= nil then args.integer("timing.problem: graph", call_opts.graph, 1) end
+  if problem.device.kind == "cuda" and not call_opts.graph then set.queue_us = QUEUE_US end
+  local plan_watch, err = set.stopwatch
+  if not set.stopwatch then
+    set.stopwatch, err = M.stopwatch(problem.device, call_opts.graph)
+    if not set.stopwatch then return nil, "timing: " .. err end
+    plan_watch, err = M.stopwatch(problem.device) -- a plan is built once, whatever a launch holds
+    if not plan_watch then return nil, "timing: " .. err end
+  end
+
+  local made = {}
+  local result, status, culprit
+  local arms, build_us, unprepared = arms_of(problem, paths, call_opts, plan_watch, made)
+  if arms then
+    local slots = slots_of(arms, set, 2)
+    result, err, status, culprit = measure(slots, set)
+    if status then err = err .. ": " .. select(2, require("fewhead.base.ffi").check(status)) end
+    if result and result.packed then result.packed.plan_us = build_us end
+  else
+    err, culprit = "timing: " .. build_us, unprepared
+  end
+  for i = #made, 1, -1 do made[i]:free() end -- what uses memory before the memory
+  return result, err, culprit
+end
+
+--- What a is beside b, two results of one measure: "faster", "slower", "same" or "unclear", then the median of b's time over a's
+-- (2 = a takes half the time), then its interval { lo, hi }. Faster or slower: the whole interval lies beyond 1 by more than the
+-- noise floor (nil = none known). Same: it lies within 2 % of 1 and the machine can tell 2 %. Everything else is unclear.
+function M.verdict(a, b, noise)
+  for i, side in ipairs { a or false, b or false } do
+    if type(side) ~= "table" or type(side.samples) ~= "table" then
+      error(("timing.verdict: argument %d: got %s, wanted a result of timing.measure"):format(i, args.show(side)), 2)
+    end
+  end
+  local ratio, low, high, reached = ratio_of(a.samples, b.samples, a.confidence or M.defaults.confidence)
+  local floor = noise and noise.floor or 0
+  local verdict = "unclear"
+  if reached >= VERDICT_CONFIDENCE then
+    if low > 1 + floor then verdict = "faster"
+    elseif high < 1 / (1 + floor) then verdict = "slower"
+    elseif floor <= SAME_BAND and low >= 1 / (1 + SAME_BAND) and high <= 1 + SAME_BAND then verdict = "same" end
+  end
+  return verdict, ratio, { low, high }
+end
+
+return M

@@ -1,0 +1,91 @@
+--- Run: the header of a measurement, what every record says about where, when and with what it was made.
+--
+--   local run = require "fewhead.record.run"
+--   local header = run.header(dev, arg)
+--   print(header.id, header.commit, header.device)  --> 20260102T030405Z-9f3a61c2  3fd0...  Intel(R) Xeon(R) Processor
+--
+-- It names the device, never the host, its user or a folder: argv is what was typed and nothing is added.
+
+local args = require "fewhead.base.arguments"
+local F = require "fewhead.base.ffi"
+
+local M = {}
+
+local root = require("fewhead.base.checkout").root
+
+local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+
+-- First line of a git command run in the checkout, "" when it prints nothing, nil when it fails.
+local function git(command)
+  local pipe = io.popen(("git -C %s %s 2>/dev/null && echo ok"):format(quoted(root), command))
+  if not pipe then return nil end
+  local text = pipe:read("*a")
+  pipe:close()
+  return text:match("^(.-)\n?ok\n$")
+end
+
+-- Is this module part of a git work tree whose root is its own? An installed copy inside somebody else's repository is not.
+local function in_checkout()
+  if not root then return false end
+  local file = io.open(root .. ".git", "r") -- a folder, or a file in a linked work tree: both open
+  if file then file:close() end
+  return file ~= nil
+end
+
+--- commit, dirty: of the checkout this file lies in, where what runs wrote to results/ does not count; else the commit that the
+-- library was built from, and nil: not known.
+function M.version()
+  if in_checkout() then
+    local commit = git("rev-parse HEAD")
+    local changes = commit and git("status --porcelain --untracked-files=no -- . ':(exclude)results'")
+    if changes then return commit, changes ~= "" end
+  end
+  return F.ffi.string(F.C.fh_build_info()):match("commit (%w+)") or "unknown", nil
+end
+
+local ID_BYTES = 4 -- of randomness beside the second: two runs of one second clash once in four thousand million
+
+local function random_hex()
+  local file = assert(io.open("/dev/urandom", "rb"))
+  local bytes = file:read(ID_BYTES)
+  file:close()
+  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
+--- The header for what runs on dev now: { id, commit, dirty, device, kind, driver, threads, isa, date, argv, build }. id is new
+-- each time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil where it cannot be known; driver
+-- is "" on a CPU.
+function M.header(dev, argv)
+  require("fewhead.device.device").check("run.header: device", dev)
+  local typed = args.table("run.header: argv", argv or _G.arg or {})
+  local info = dev:info()
+  local commit, dirty = M.version()
+  local date = os.date("!%Y-%m-%dT%H:%M:%SZ")
+  local list = require("fewhead.base.json").array {}
+  for i = 1, #typed do list[i] = tostring(typed[i]) end
+  return {
+    id = date:gsub("[-:]", "") .. "-" .. random_hex(), commit = commit, dirty = dirty, date = date, argv = list,
+    device = info.name, kind = info.kind, driver = info.driver or "", threads = info.threads, isa = info.isa,
+    build = F.ffi.string(F.C.fh_build_info()),
+  }
+end
+
+--- The folder that `out` names for a run with this header: DEVICE in it stands for the device's name, "nvidia-h200" for NVIDIA
+--- H200.
+function M.folder(out, header)
+  return (out:gsub("DEVICE", (header.device:lower():gsub("[^%w]+", "-"))))
+end
+
+--- That folder, made where it is not there, for a script that is about to measure: nil and the reason, by its option --out, where
+-- no file can be written to it.
+function M.open_folder(out, header)
+  local folder = M.folder(out, header)
+  local writer, err = require("fewhead.report.report").writer(folder .. "/probe")
+  if not writer then
+    return nil, ("--out: got %s, wanted a folder to write to: %s"):format(args.show(folder), err:match(": (.*)$") or err)
+  end
+  writer:discard()
+  return folder
+end
+
+return M

@@ -1,0 +1,286 @@
+-- trace: recorded request traffic, the prefill chunks an engine makes of it, and what a gate is worth on them.
+--
+--   local trace = require "fewhead.serve.trace"
+--   local chunks = trace.chunks(assert(trace.read("conversation_trace.jsonl")), { max_tokens = 8192 })
+--   local rows = trace.score(chunks, { { name = "published", gate = fh.gate.new {} } }, fitted.cost)
+--
+-- Two public formats, told apart by content: Mooncake JSON Lines (timestamp, input_length, output_length, hash_ids) and the Azure
+-- LLM inference CSV (TIMESTAMP,ContextTokens,GeneratedTokens).
+
+local args = require "fewhead.base.arguments"
+local json = require "fewhead.base.json"
+
+local M = {}
+
+-- ---- Reading ---------------------------------------------------------------------------------------------------------------
+
+-- Tokens of a Mooncake prompt block, one hash id each.
+M.block_tokens = 512
+
+local AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+-- Larger token counts and clocks are damage, not traffic.
+local MOST_TOKENS, MOST_MS = 2 ^ 31 - 1, 2 ^ 53
+
+local function whole(name, value, lowest, highest)
+  if type(value) ~= "number" or value ~= math.floor(value) or value < lowest then
+    return ("%s: got %s, wanted a whole number >= %d"):format(name, args.show(value), lowest)
+  end
+  if value > highest then return ("%s: got %s, wanted at most %s"):format(name, args.show(value), args.show(highest)) end
+end
+
+-- One Mooncake line -> request | nil, reason.
+local function mooncake_request(line)
+  local value, err = json.decode(line)
+  if value == nil then return nil, err end
+  if type(value) ~= "table" then return nil, "not a JSON object" end
+  local bad = whole("timestamp", value.timestamp, 0, MOST_MS) or whole("input_length", value.input_length, 1, MOST_TOKENS)
+    or whole("output_length", value.output_length, 0, MOST_TOKENS)
+  if bad then return nil, bad end
+  local blocks = math.ceil(value.input_length / M.block_tokens)
+  local ids = value.hash_ids
+  if type(ids) ~= "table" or #ids ~= blocks then
+    return nil, ("hash_ids: got %s, wanted %d ids, one for every %d tokens of input_length %d"):format(
+      type(ids) == "table" and ("a list of %d"):format(#ids) or args.show(ids), blocks, M.block_tokens, value.input_length)
+  end
+  for i = 1, blocks do
+    bad = whole(("hash_ids[%d]"):format(i), ids[i], 0, MOST_MS)
+    if bad then return nil, bad end
+  end
+  return { t_ms = value.timestamp, input = value.input_length, output = value.output_length, hash_ids = ids }
+end
+
+-- Days since 1970-01-01 of a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
+local function days_from_civil(year, month, day)
+  if month <= 2 then year = year - 1 end
+  local era = math.floor(year / 400)
+  local year_of_era = year - era * 400
+  local day_of_year = math.floor((153 * (month + (month > 2 and -3 or 9)) + 2) / 5) + day - 1
+  return era * 146097 + year_of_era * 365 + math.floor(year_of_era / 4) - math.floor(year_of_era / 100) + day_of_year - 719468
+end
+
+local DAYS = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
+
+-- "2023-11-16 18:17:03.9799600" -> milliseconds since 1970, or nil.
+local function timestamp_ms(text)
+  local y, mo, d, h, mi, s, fraction = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d) (%d%d):(%d%d):(%d%d)(.*)$")
+  if not y or not (fraction == "" or fraction:find("^%.%d+$")) then return nil end
+  y, mo, d, h, mi, s = tonumber(y), tonumber(mo), tonumber(d), tonumber(h), tonumber(mi), tonumber(s)
+  local leap = (y % 4 == 0 and y % 100 ~= 0) or y % 400 == 0
+  if mo < 1 or mo > 12 or h > 23 or mi > 59 or s > 59 then return nil end
+  if d < 1 or d > DAYS[mo] + (mo == 2 and leap and 1 or 0) then return nil end
+  return (((days_from_civil(y, mo, d) * 24 + h) * 60 + mi) * 60 + s) * 1e3 + (tonumber(fraction) or 0) * 1e3
+end
+
+-- One Azure row -> request | nil, reason.
+local function azure_request(line)
+  local stamp, context, generated = line:match("^([^,]*),([^,]*),([^,]*)$")
+  if not stamp then return nil, "wanted 3 columns: " .. AZURE_HEADER end
+  local t_ms = timestamp_ms(stamp)
+  if not t_ms then return nil, ("TIMESTAMP: got %s, wanted YYYY-MM-DD HH:MM:SS.fffffff"):format(args.show(stamp)) end
+  local function count(text) return text:find("^%d+$") and tonumber(text) or text end
+  local bad = whole("ContextTokens", count(context), 1, MOST_TOKENS) or whole("GeneratedTokens", count(generated), 0, MOST_TOKENS)
+  if bad then return nil, bad end
+  return { t_ms = t_ms, input = tonumber(context), output = tonumber(generated) }
+end
+
+-- The part of each prompt that no earlier request brought in, under an infinite prefix cache: the longest leading run of block
+-- ids already seen is free. At least one token is always computed, as engines do: the last one gives the logits.
+local function mark_uncached(requests)
+  local seen = {}
+  for _, request in ipairs(requests) do
+    local ids, hits = request.hash_ids, 0
+    while ids and hits < #ids and seen[ids[hits + 1]] do hits = hits + 1 end
+    for i = hits + 1, ids and #ids or 0 do seen[ids[i]] = true end
+    request.uncached = math.max(1, request.input - hits * M.block_tokens)
+    request.hash_ids = nil
+  end
+end
+
+local function lines_of(text)
+  local from, number = 1, 0
+  return function()
+    if from > #text then return nil end
+    local stop = text:find("\n", from, true) or #text + 1
+    local line = text:sub(from, stop - 1):gsub("\r$", "")
+    from, number = stop + 1, number + 1
+    return number, line
+  end
+end
+
+local Trace = {}
+Trace.__index = Trace
+
+--- Read a whole trace. The format is told from the first line; CRLF, a byte order mark, blank lines and a
+-- missing last line end are fine.
+-- Returns { file =, format = "mooncake" | "azure", requests = { { t_ms = from the first, input =, output =, uncached = tokens },
+-- .. }, skipped = bad lines left out, first_skipped = "file:line: reason" }.
+-- options.skip_bad: count bad lines and go on. Without it a bad line is nil, "file:line: reason", and nothing is half read.
+function M.read(file, options)
+  args.string("trace.read: file", file, 2)
+  options = args.options("trace.read", options or {}, { "skip_bad" }, 2)
+  local handle, err = io.open(file, "rb")
+  if not handle then return nil, err end
+  local text
+  text, err = handle:read("*a")
+  handle:close()
+  if not text then return nil, ("%s: %s"):format(file, err or "cannot be read") end
+
+  text = text:gsub("^\239\187\191", "")
+  local trace = setmetatable({ file = file, requests = {}, skipped = 0 }, Trace)
+  local requests, parse, last = trace.requests, nil, -math.huge
+  for number, line in lines_of(text) do
+    if not parse and line == AZURE_HEADER then
+      trace.format, parse = "azure", azure_request
+    elseif line:find("%S") then
+      if not parse then
+        if not line:find("^%s*{") then
+          return nil, ('%s:%d: neither a Mooncake line, {"timestamp": .., nor the Azure header %s'):format(file, number,
+            AZURE_HEADER)
+        end
+        trace.format, parse = "mooncake", mooncake_request
+      end
+      local request, reason = parse(line)
+      if request and request.t_ms < last then
+        request, reason = nil, "earlier than the request before it; a trace stands in order of arrival"
+      end
+      if request then
+        last = request.t_ms
+        requests[#requests + 1] = request
+      else
+        local message = ("%s:%d: %s"):format(file, number, reason)
+        if not options.skip_bad then return nil, message end
+        trace.skipped = trace.skipped + 1
+        trace.first_skipped = trace.first_skipped or message
+      end
+    end
+  end
+  if #requests == 0 then return nil, ("%s: no request in it"):format(file) end
+  local start = requests[1].t_ms
+  for _, request in ipairs(requests) do request.t_ms = request.t_ms - start end
+  mark_uncached(requests)
+  return trace
+end
+
+--- Quantile by nearest rank of one field ("input", "output", "uncached"), q in 0 .. 1.
+function Trace:quantile(field, q)
+  args.enum("trace:quantile: field", field, { "input", "output", "uncached" }, 2)
+  args.number("trace:quantile: q", q, 0, 1, 2)
+  local values = {}
+  for i, request in ipairs(self.requests) do values[i] = request[field] end
+  table.sort(values)
+  return values[math.max(1, math.ceil(q * #values))]
+end
+
+--- Sum of one field over the requests.
+function Trace:total(field)
+  args.enum("trace:total: field", field, { "input", "output", "uncached" }, 2)
+  local sum = 0
+  for _, request in ipairs(self.requests) do sum = sum + request[field] end
+  return sum
+end
+
+function Trace:__tostring()
+  local input, uncached = self:total("input"), self:total("uncached")
+  local text = "%s: %s, %d requests over %.0f s, prompts of %.0f tokens, %.1f %% of them in the prefix cache; "
+    .. "the rest a request p50 %d, p90 %d, p99 %d"
+  text = text:format(self.file, self.format, #self.requests, self.requests[#self.requests].t_ms / 1e3, input,
+    100 * (1 - uncached / input), self:quantile("uncached", 0.5), self:quantile("uncached", 0.9), self:quantile("uncached", 0.99))
+  if self.skipped > 0 then text = ("%s; %d bad lines left out, the first: %s"):format(text, self.skipped, self.first_skipped) end
+  return text
+end
+
+-- ---- Chunks ----------------------------------------------------------------------------------------------------------------
+
+-- vLLM's default max_num_batched_tokens for serving: the most rows of one step.
+M.max_tokens = 8192
+
+-- Prefill speed of the modelled engine, tokens a second: the 32k cold prompt that vLLM PR #57673 reports (3.22 s on 8 x H20).
+M.tokens_per_s = 32768 / 3.22
+
+-- Share of that speed the trace asks for on average: the trace's clock is stretched to it, since a trace recorded on a whole
+-- cluster would drown one engine. At 1 and above the queue never empties and every chunk is full.
+M.load = 0.7
+
+local Chunks = {}
+Chunks.__index = Chunks
+
+--- The prefill chunks of a trace: one engine, first come first served, steps one after the other. A step takes the prompt tokens
+-- that wait when it starts, in order of arrival and across requests, up to max_tokens less decode_rows, and lasts its rows
+-- divided by tokens_per_s. Arrivals keep their order and proportions; their clock is stretched so that the mean demand is `load`.
+-- options: max_tokens; prefix_cache (true: only uncached tokens are computed); decode_rows (rows of each step that running
+-- decodes take, 0); tokens_per_s; load (false: the trace's own clock); pack (true; false: every request alone, in chunks of
+-- max_tokens). Returns { counts = { { s_q =, count = }, .. by rising s_q }, chunks =, rows =, requests =, model = the assumptions
+-- in one line }.
+function M.chunks(trace, options)
+  if getmetatable(trace) ~= Trace then
+    error(("trace.chunks: trace: got %s, wanted what trace.read returned"):format(args.show(trace)), 2)
+  end
+  options = args.options("trace.chunks", options or {},
+    { "max_tokens", "prefix_cache", "decode_rows", "tokens_per_s", "load", "pack" }, 2)
+  local most = args.integer("trace.chunks: max_tokens", options.max_tokens or M.max_tokens, 1, MOST_TOKENS, 2)
+  local decode_rows = args.integer("trace.chunks: decode_rows", options.decode_rows or 0, 0, most - 1, 2)
+  local speed = args.number("trace.chunks: tokens_per_s", options.tokens_per_s or M.tokens_per_s, 1, 1e12, 2)
+  local cached, pack, load = options.prefix_cache ~= false, options.pack ~= false, options.load
+  if load == nil then load = M.load end
+  if load then args.number("trace.chunks: load", load, 1e-6, 1e6, 2) end
+
+  local field = cached and "uncached" or "input"
+  local budget, requests = most - decode_rows, trace.requests
+  local count = {}
+  local function add(rows) count[rows] = (count[rows] or 0) + 1 end
+
+  local stretch = 1
+  if not pack then
+    for _, request in ipairs(requests) do
+      local left = request[field]
+      while left > 0 do
+        add(math.min(left, budget))
+        left = left - budget
+      end
+    end
+  else
+    local span = requests[#requests].t_ms / 1e3
+    if load and span > 0 then stretch = trace:total(field) / speed / load / span end
+    local now, arrived, head, left = 0, 0, 1, requests[1][field] -- head: the request being computed; left: its tokens still to do
+    while head <= #requests do
+      now = math.max(now, requests[head].t_ms / 1e3 * stretch)
+      while arrived < #requests and requests[arrived + 1].t_ms / 1e3 * stretch <= now do arrived = arrived + 1 end
+      local rows = 0
+      while head <= arrived and rows < budget do
+        local take = math.min(left, budget - rows)
+        rows, left = rows + take, left - take
+        if left == 0 then
+          head = head + 1
+          left = requests[head] and requests[head][field]
+        end
+      end
+      add(rows)
+      now = now + rows / speed
+    end
+  end
+
+  local chunks = setmetatable({ counts = {}, chunks = 0, rows = 0, requests = #requests, max_tokens = most }, Chunks)
+  for s_q, n in pairs(count) do
+    chunks.counts[#chunks.counts + 1] = { s_q = s_q, count = n }
+    chunks.chunks, chunks.rows = chunks.chunks + n, chunks.rows + n * s_q
+  end
+  table.sort(chunks.counts, function(a, b) return a.s_q < b.s_q end)
+  local queue = "every request alone"
+  if pack then
+    queue = ("one engine, first come first served, requests packed together, %.0f prompt tokens/s, %s"):format(speed,
+      load and ("arrivals stretched x%.2f to a load of %.2f"):format(stretch, load) or "arrivals as recorded")
+  end
+  chunks.model = ("%s, %s, at most %d rows a chunk%s"):format(queue, cached and "infinite prefix cache" or "no prefix cache",
+    budget, decode_rows > 0 and (" (%d less %d for running decodes)"):format(most, decode_rows) or "")
+  return chunks
+end
+
+function Chunks:__tostring()
+  return ("%d chunks, %d rows of %d requests: %s"):format(self.chunks, self.rows, self.requests, self.model)
+end
+
+--- What gates are worth on chunks: fh.score's score, where a reader of traces looks for it.
+function M.score(...) return require("fewhead.decide.score").score(...) end
+
+return M

@@ -1,0 +1,232 @@
+local case = require "fewhead.case.case"
+local helper = require "spec.helper"
+
+local function refused(message, options)
+  local ok, err = pcall(function() case(options) end)
+  assert.is_false(ok)
+  assert.matches("case_spec%.lua:%d+: ", err)
+  assert.equal(message, (err:gsub("^.*case_spec%.lua:%d+: ", "")))
+end
+
+describe("case", function()
+  it("draws its lists on the host, the same each time and as a problem has them", function()
+    local c = case { s_q = 5, topk = 24, window = 8, ratio = 2, prior = 30, seed = 4 }
+    local lists, again = c:lists(), c:lists()
+    local indices = assert(c:problem(require("fewhead.device.device").default())).indices:read()
+    assert.same({ 5, c.s_kv, 24 }, { lists.s_q, lists.s_kv, lists.topk })
+    for i = 0, 5 * 24 - 1 do
+      assert.equal(lists.indices[i], again.indices[i])
+      assert.equal(lists.indices[i], indices[i])
+    end
+    c:free()
+  end)
+
+  it("takes every size from the default preset, a rank of V4.1 at TP8", function()
+    local c = case { s_q = 2048 }
+    assert.same({
+      s_q = 2048, s_kv = 8192 + 2048 + 127, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 640, pattern = "csa",
+      layout = "packed", seed = 0, window = 128, index_topk = 512, ratio = 1, holes = 0.01, requests = 1, prior = 6144,
+      lengths = "natural", invalid_rows = 0, values = "normal", scale_q = 1, sink = "normal", sm_scale = 512^-0.5, lse = true,
+      max_logits = true,
+    }, c:describe())
+    assert.equal(640, c.topk)
+    assert.is_nil(c.keep)
+  end)
+
+  it("takes them from the preset that is named", function()
+    local c = case { preset = "v3.2 tp8", s_q = 64 }
+    assert.same({ 16, 64, 576, 2048, 0, 1, "none" }, { c.h_q, c.h_pad, c.d_qk, c.topk, c.window, c.ratio, c.sink })
+    assert.equal(576^-0.5, c.sm_scale)
+    assert.equal(8192, c.s_kv) -- an index over tokens: nothing but the prompt
+    c = case { preset = "v4-pro tp1", s_q = 64, ratio = 128, layout = "vllm" }
+    assert.same({ 128, 128, 1152, 128 }, { c.h_q, c.h_pad, c.topk, c.ratio })
+    assert.equal(64 + 64 + 127, c.s_kv)
+    assert.equal("glm-5 tp8", case({ preset = "glm-5 tp8", s_q = 1 }):describe().preset)
+  end)
+
+  it("lets every option override the preset", function()
+    local c = case {
+      preset = "v4.1-flash tp8", heads = 5, s_q = 10, d_qk = 576, topk = 200, h_pad = 128, ratio = 4, sink = false,
+    }
+    assert.same({ 5, 128, 576, 200, 72, 128, 4, "none" },
+      { c.h_q, c.h_pad, c.d_qk, c.topk, c.index_topk, c.window, c.ratio, c.sink })
+    assert.equal(448, case({ s_q = 1, window = 64, index_topk = 384 }).topk)
+    assert.equal(576, case({ s_q = 1, window = 64 }).topk)
+    assert.equal(128, case({ s_q = 1, pattern = "window" }).topk)
+    assert.equal(128, case({ s_q = 1, pattern = "window", topk = 640 }).window)
+    assert.equal(128, case({ heads = 65, s_q = 1 }).h_pad)
+    assert.equal("normal", case({ s_q = 1, sink = true }).sink)
+  end)
+
+  it("takes a short chunk for the end of an 8192-token prompt, unless prior says otherwise", function()
+    assert.equal(8128, case({ s_q = 64 }).prior)
+    assert.equal(0, case({ s_q = 16384 }).prior)
+    assert.equal(0, case({ s_q = 64, prior = 0 }).prior)
+    assert.same({ 7692, 8092 }, case({ s_q = 600, requests = { 500, 100 } }).prior)
+    assert.equal(7892, case({ s_q = 600, requests = 2 }).prior)
+    assert.is_nil(case({ s_q = 64, pattern = "uniform" }).prior)
+  end)
+
+  it("describes itself so that the same case can be made of it", function()
+    for _, options in ipairs {
+      { s_q = 2048, layout = "vllm", seed = 7 },
+      { preset = "glm-5 tp8", s_q = 100, pattern = "local", keep = 0.8, ratio = 4, holes = 0 },
+      { s_q = 600, requests = { 500, 100 }, prior = { 3, 4 }, lengths = "uniform", sink = "flashmla" },
+      { s_q = 600, requests = 3, pattern = "window", lengths = "none" },
+      { s_q = 62, s_kv = 95, topk = 128, pattern = "uniform", repeats = true, holes = 0.1, values = "flashmla", sm_scale = 0.5 },
+      { s_q = 5, pattern = "dense_prefix", topk = 8, lse = false, max_logits = false, scale_q = 3, lengths = 4 },
+    } do
+      local c = case(options)
+      local again = case(c:describe())
+      assert.same(c:describe(), again:describe())
+      assert.equal(c:id(), again:id())
+    end
+  end)
+
+  it("has one line for an identity, that every option which changes it changes", function()
+    assert.equal("csa s_q=2048 s_kv=10367 h_q=8/64 d_qk=512 topk=640 window=128 ratio=1 holes=0.01 prior=6144 layout=vllm " ..
+      "sink=normal seed=0", case({ heads = 8, s_q = 2048, pattern = "csa", layout = "vllm" }):id())
+    assert.equal("uniform s_q=62 s_kv=95 h_q=8/64 d_qk=576 topk=128 holes=0.1 repeats=true lengths=100 layout=packed " ..
+      "values=flashmla sink=flashmla sm_scale=0.5 seed=0", case {
+        s_q = 62, s_kv = 95, d_qk = 576, topk = 128, pattern = "uniform", repeats = true, holes = 0.1, values = "flashmla",
+        sink = "flashmla", sm_scale = 0.5, lengths = 100,
+      }:id())
+    local seen = {}
+    for _, change in ipairs {
+      {}, { s_q = 301 }, { s_kv = 20000 }, { h_q = 9 }, { h_pad = 128 }, { d_qk = 576 }, { topk = 641 }, { window = 127 },
+      { index_topk = 511 }, { ratio = 2 }, { holes = 0 }, { lengths = "none" }, { lengths = 3 }, { requests = 2 },
+      { requests = { 100, 200 } }, { prior = 9 }, { prior = { 9 } }, { invalid_rows = 0.5 }, { layout = "offset" },
+      { values = "flashmla" }, { scale_q = 2 }, { sink = "none" }, { sm_scale = 1 }, { lse = false }, { max_logits = false },
+      { seed = 1 }, { pattern = "local" }, { pattern = "local", keep = 0.5 }, { seed = 2^53 - 1 },
+    } do
+      change.s_q = change.s_q or 300
+      local id = case(change):id()
+      assert.is_nil(id:find("\n"))
+      seen[id] = (seen[id] or 0) + 1
+    end
+    local same = case({ s_q = 300, prior = 9 }):id() -- { 9 } says what 9 says
+    for id, n in pairs(seen) do assert.equal(id == same and 2 or 1, n, id) end
+    assert.equal(case({ s_q = 3 }):id(), tostring(case { s_q = 3 }))
+  end)
+
+  it("cannot be changed, nor through what it hands out", function()
+    local c = case { s_q = 600, requests = { 500, 100 } }
+    local ok, err = pcall(function() c.s_q = 3 end)
+    assert.is_false(ok)
+    assert.matches("case_spec%.lua:%d+: case: s_q: a case cannot be changed; fh%.case makes another$", err)
+    c:describe().requests[1] = 0
+    c:describe().s_q = 0
+    assert.same({ 500, 100 }, c:describe().requests)
+    assert.equal(600, c.s_q)
+  end)
+
+  it("expresses a line of FlashMLA's grid", function()
+    local c = case {
+      pattern = "uniform", d_qk = 576, h_q = 128, s_q = 62, s_kv = 114, topk = 384, sink = "flashmla", lengths = "uniform",
+      invalid_rows = 0.02, values = "flashmla", sm_scale = 0.5, layout = "strided",
+    }
+    assert.same({ 128, 128, 62, 114, 384, 0.5 }, { c.h_q, c.h_pad, c.s_q, c.s_kv, c.topk, c.sm_scale })
+  end)
+
+  describe("of a file", function()
+    local name = os.tmpname()
+    after_each(function()
+      os.remove(name)
+      os.remove(name .. ".json")
+    end)
+
+    it("has the file's sizes", function()
+      local f = assert(io.open(name, "wb"))
+      f:write("\5\0\0\0\0\0\0\0\1\0\0\0")
+      f:close()
+      f = assert(io.open(name .. ".json", "w"))
+      f:write('{"dtype": "int32", "shape": [3, 1]}')
+      f:close()
+      local c = assert(case { pattern = "file", file = name })
+      assert.same({ 3, 6, 1, name }, { c.s_q, c.s_kv, c.topk, c.file })
+      assert.same(c:describe(), case(c:describe()):describe())
+    end)
+
+    it("is nil and the reason when the file is bad", function()
+      local c, err = case { pattern = "file", file = name .. ".none.npy" }
+      assert.is_nil(c)
+      assert.equal(name .. ".none.npy: No such file or directory", err)
+    end)
+  end)
+
+  describe("problem", function()
+    it("is made once for a device, until it is freed", function()
+      local dev = helper.device()
+      local c = case { s_q = 4, topk = 16, window = 8 }
+      local p = assert(c:problem(dev))
+      assert.equal(p, c:problem(dev))
+      assert.equal(c, p.case)
+      c:free()
+      c:free()
+      assert.is_true(p.freed)
+      local again = assert(c:problem(dev))
+      assert.is_not.equal(p, again)
+      again:free()
+      assert.is_not.equal(again, c:problem(dev))
+      local other = helper.device()
+      assert.is_not.equal(c:problem(dev), c:problem(other))
+      c:free()
+    end)
+
+    it("goes with its case when both are dropped", function()
+      local dev = helper.device()
+      local tensor = require "fewhead.device.tensor"
+      collectgarbage()
+      collectgarbage()
+      local before = tensor.live_bytes()
+      for _ = 1, 3 do assert(case({ s_q = 4, topk = 16, window = 8 }):problem(dev)) end
+      assert.is_true(tensor.live_bytes() > before)
+      collectgarbage()
+      collectgarbage()
+      assert.equal(before, tensor.live_bytes())
+    end)
+  end)
+
+  describe("refuses, on the caller's line,", function()
+    it("what it does not know", function()
+      refused('case: unknown option "s_k"; did you mean "s_kv"? known: ' .. table.concat(case.options, ", "),
+        { s_q = 1, s_k = 1 })
+      refused("case: s_q: got nil, wanted a whole number in 0 .. 2147483647", {})
+      refused('case: pattern: got "csaa", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
+        { s_q = 1, pattern = "csaa" })
+      refused('case: layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
+        { s_q = 1, layout = "vlm" })
+      refused('case: sink: got "on", wanted one of normal, none, flashmla', { s_q = 1, sink = "on" })
+      refused('case: values: got "zero", wanted one of normal, flashmla', { s_q = 1, values = "zero" })
+    end)
+
+    it("sizes outside the call's", function()
+      refused("case: h_q: got 129, wanted a whole number in 1 .. 128", { s_q = 1, h_q = 129 })
+      refused("case: heads: got 0, wanted a whole number in 1 .. 128", { s_q = 1, heads = 0 })
+      refused("case: heads: got 8, but h_q is 9", { s_q = 1, heads = 8, h_q = 9 })
+      refused("case: h_pad: got 96, wanted one of 64, 128", { s_q = 1, h_pad = 96 })
+      refused("case: h_pad: got 64, wanted at least h_q = 65", { s_q = 1, h_q = 65, h_pad = 64 })
+      refused("case: d_qk: got 256, wanted one of 512, 576", { s_q = 1, d_qk = 256 })
+      refused("case: d_v: got 256, wanted 512", { s_q = 1, d_v = 256 })
+      refused("case: sm_scale: got 0, wanted a number > 0", { s_q = 1, sm_scale = 0 })
+      refused("case: sm_scale: got NaN, wanted a finite number", { s_q = 1, sm_scale = 0 / 0 })
+      refused("case: scale_q: got -1, wanted a finite number >= 0", { s_q = 1, scale_q = -1 })
+      refused("case: lse: got 1, wanted true or false", { s_q = 1, lse = 1 })
+      refused("case: s_q: got true, wanted a whole number in 0 .. 2147483647", { s_q = true })
+    end)
+
+    it("what its pattern refuses", function()
+      refused("case: topk: got 64, wanted at least the window, 128", { s_q = 1, topk = 64 })
+      refused("case: s_kv: got 100, wanted 1 * M with M >= 8320: requests * (8192 compressed + 128 token rows)",
+        { s_q = 1, s_kv = 100 })
+      refused("case: prior[1]: got -1, wanted a whole number in 0 .. 2147483647", { s_q = 2, requests = 2, prior = { -1, 3 } })
+      refused("case: file: got nil, wanted a string", { pattern = "file" })
+    end)
+
+    it("methods without a case", function()
+      local ok, err = pcall(function() case({ s_q = 1 }).describe() end)
+      assert.is_false(ok)
+      assert.matches("case_spec%.lua:%d+: case:describe: got nil, wanted a case: a method is called with a colon$", err)
+    end)
+  end)
+end)

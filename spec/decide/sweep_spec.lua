@@ -1,0 +1,237 @@
+local fh = require "fewhead"
+local helper = require "spec.helper"
+local json = require "fewhead.base.json"
+
+local folder
+
+before_each(function() folder = helper.folder() end)
+after_each(function() helper.shell("rm -rf " .. folder) end)
+
+local read, write = helper.read, helper.write
+
+-- A sweep of cases that take no time: 4 rows of 16 keys unless `changes` say otherwise.
+local function small(changes)
+  local options = {
+    s_q = 4, s_kv = 64, topk = 16, pattern = "uniform", paths = { "padded", "gather" }, max_seconds = 0, min_samples = 5,
+  }
+  for key, value in pairs(changes or {}) do options[key] = value end
+  return fh.sweep(options)
+end
+
+describe("fh.sweep", function()
+  it("runs every combination of its axes, s_q slowest, and says where it is", function()
+    local seen = {}
+    local sweep = small { s_q = "2:4:*2", layout = "vllm,packed", heads = { 8, 16 }, on_cell = function(i, n, cell)
+      seen[#seen + 1] = ("%d/%d s_q=%d heads=%d %s"):format(i, n, cell.s_q, cell.heads, cell.layout)
+    end }
+    assert.same({
+      "1/8 s_q=2 heads=8 vllm", "2/8 s_q=2 heads=8 packed", "3/8 s_q=2 heads=16 vllm", "4/8 s_q=2 heads=16 packed",
+      "5/8 s_q=4 heads=8 vllm", "6/8 s_q=4 heads=8 packed", "7/8 s_q=4 heads=16 vllm", "8/8 s_q=4 heads=16 packed",
+    }, seen)
+    assert.equal(8, sweep.cells)
+    assert.equal(8, sweep.planned)
+    assert.is_false(sweep.interrupted)
+    assert.equal(16, #sweep.records)
+  end)
+
+  it("refuses by name, on the caller's line and before anything runs, what no cell could take", function()
+    local function refused(options)
+      local ok, err = pcall(function() small(options) end)
+      assert.is_false(ok)
+      return (err:gsub("^.-sweep_spec.lua:%d+: ", ""))
+    end
+    assert.equal('sweep: layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
+      refused { layout = "packed,vlm" })
+    assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
+      refused { pattern = "cs" })
+    assert.matches('^sweep: preset: got "v9 tp8", wanted one of glm%-5 tp1, ', refused { preset = "v9 tp8" })
+    assert.equal('sweep: paths[2]: got "gahter", wanted one of reference, padded, gather, packed, native, auto; '
+      .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
+    assert.equal("sweep: indices: got nil, wanted the file of pattern file", refused { pattern = "file" })
+    local ok, err = pcall(function() fh.sweep { heads = 8 } end)
+    assert.is_false(ok)
+    assert.matches('sweep_spec.lua:%d+: sweep: s_q: got nil, wanted numbers, such as "64:2048:%*2"$', err)
+  end)
+
+  it("runs captured lists, of which s_q takes the first rows", function()
+    local header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }"
+    header = header .. (" "):rep(118 - #header - 1) .. "\n"
+    write(folder .. "lists.npy", "\147NUMPY\1\0" .. "\118\0" .. header
+      .. "\0\0\0\0\1\0\0\0\255\255\255\255" .. "\2\0\0\0\1\0\0\0\5\0\0\0")
+    local sweep = fh.sweep { indices = folder .. "lists.npy", s_q = "1:3:+1", paths = { "padded", "gather" }, max_seconds = 0 }
+    local seen = {}
+    for i, record in ipairs(sweep:filter({ path = "gather" }).records) do
+      seen[i] = ("%s s_q=%d %s"):format(record.case.pattern, record.case.s_q, record.parity.reason or record.parity.status)
+    end
+    assert.same({ "file s_q=1 pass", "file s_q=2 pass", "file s_q=3 case: s_q: got 3, wanted a whole number in 0 .. 2" }, seen)
+    local table_text = sweep:table()
+    assert.not_matches("h_q", table_text) -- one head count: what a refused cell does not know is no other value
+    assert.matches("\n *3 +%- +%- +%- +%- +%- +%- +padded invalid, gather invalid +%- +%- +%-$", table_text)
+  end)
+
+  it("makes a record a path with every promised name", function()
+    local sweep = small { argv = { "--s-q", "4" } }
+    assert.equal(2, #sweep.records)
+    for i, path in ipairs { "padded", "gather" } do
+      local r = sweep.records[i]
+      assert.equal(path, r.path)
+      assert.equal("fewhead", r.provider)
+      for _, key in ipairs { "s_q", "s_kv", "h_q", "h_pad", "d_qk", "d_v", "topk", "seed" } do
+        assert.is_number(r.case[key], key)
+      end
+      assert.equal("uniform", r.case.pattern)
+      assert.equal("packed", r.case.layout)
+      assert.equal("pass", r.parity.status)
+      assert.equal("reference", r.parity.against)
+      for _, key in ipairs { "compared", "mean_abs", "max_abs", "rel", "cos_diff", "lse_max_abs" } do
+        assert.is_number(r.parity[key], key)
+      end
+      for _, key in ipairs { "median_us", "p05_us", "p95_us", "n" } do assert.is_number(r.time[key], key) end
+      assert.equal("hot", r.time.l2)
+      assert.is_string(r.time.stop)
+      for _, key in ipairs { "useful_flops", "executed_flops", "bytes" } do assert.is_number(r.work[key], key) end
+      for _, key in ipairs { "id", "commit", "device", "driver", "date" } do assert.is_string(r.run[key], key) end
+      assert.same({ "--s-q", "4" }, r.run.argv)
+    end
+    assert.is_true(sweep.records[1].work.executed_flops > 7 * sweep.records[2].work.executed_flops) -- 64 heads for 8
+  end)
+
+  it("writes the records as JSON lines that read back as they are", function()
+    local told = {}
+    local sweep = small { s_q = { 2, 4 }, file = folder .. "deep/sweep.jsonl", on_record = function(r) told[#told + 1] = r end }
+    assert.same(sweep.records, told)
+    local again = assert(fh.sweep.read(folder .. "deep/sweep.jsonl"))
+    assert.same(sweep.records, again.records)
+    assert.equal(tostring(sweep), tostring(again))
+    assert.equal("sweep.jsonl", (helper.shell("ls -A " .. folder .. "deep")))
+  end)
+
+  it("records a cell that is refused, with the reason, and goes on", function()
+    local sweep = small { heads = { 200, 8 } }
+    assert.equal(4, #sweep.records)
+    for i, path in ipairs { "padded", "gather" } do
+      local r = sweep.records[i]
+      assert.equal(path, r.path)
+      assert.equal("invalid", r.parity.status)
+      assert.equal("case: heads: got 200, wanted a whole number in 1 .. 128", r.parity.reason)
+      assert.equal(200, r.case.h_q)
+      assert.is_nil(r.time)
+      json.encode(r)
+    end
+    assert.equal("pass", sweep.records[3].parity.status)
+    assert.equal(2, #sweep:failures().records)
+  end)
+
+  it("records what the library refuses in the library's words", function()
+    local sweep = small { heads = 64, group = 2 } -- 2 x 64 heads do not fit a tile
+    assert.equal(2, #sweep.records)
+    assert.equal("invalid", sweep.records[1].parity.status)
+    assert.equal("padded did not run: group: got 2, wanted 0 .. 1 for h_q 64", sweep.records[1].parity.reason)
+    assert.matches("padded invalid, gather invalid", tostring(sweep))
+  end)
+
+  it("keeps the cells before an interrupt, in a whole file", function()
+    local started = 0
+    local sweep = small { s_q = "1:64:*2", file = folder .. "sweep.jsonl", on_cell = function() started = started + 1 end,
+      interrupted = function() return started == 3 end }
+    assert.is_true(sweep.interrupted)
+    assert.equal(2, sweep.cells)
+    assert.equal(7, sweep.planned)
+    assert.equal(4, #sweep.records)
+    assert.same(sweep.records, fh.sweep.read(folder .. "sweep.jsonl").records)
+  end)
+
+  it("leaves an earlier file alone when nothing was measured", function()
+    write(folder .. "sweep.jsonl", "whole\n")
+    local sweep = small { file = folder .. "sweep.jsonl", interrupted = function() return true end }
+    assert.is_true(sweep.interrupted)
+    assert.equal(0, #sweep.records)
+    assert.equal("whole\n", read(folder .. "sweep.jsonl"))
+    assert.equal("sweep.jsonl", (helper.shell("ls -A " .. folder)))
+  end)
+
+  it("refuses wrong options before anything runs", function()
+    assert.matches('^sweep: unknown option "sq"; did you mean "s_q"%? known: ', helper.refusal(function() small { sq = 4 } end))
+    assert.equal('sweep: s_q: got "4:x", wanted numbers, "a,b,c" or a range "first:last:*k" or "first:last:+k"',
+      helper.refusal(function() local s = fh.sweep { s_q = "4:x" } return s end))
+    assert.equal("sweep: seconds: got -1, wanted a finite number >= 0",
+      helper.refusal(function() local s = fh.sweep { s_q = 4, seconds = -1 } return s end))
+    local sweep, err = small { file = "/dev/null/sweep.jsonl" }
+    assert.is_nil(sweep)
+    assert.equal("/dev/null/sweep.jsonl: Not a directory", err)
+  end)
+end)
+
+describe("a sweep", function()
+  it("filters by case, path, status and function", function()
+    local sweep = small { s_q = { 2, 4 }, layout = { "vllm", "packed" } }
+    local function count(wanted) return #sweep:filter(wanted).records end
+    assert.equal(4, count { s_q = 2 })
+    assert.equal(2, count { s_q = 2, layout = "vllm" })
+    assert.equal(1, count { s_q = 2, layout = "vllm", path = "gather" })
+    assert.equal(8, count { heads = 8, l2 = "hot", status = "pass" })
+    assert.equal(0, count { heads = 16 })
+    assert.equal(4, count(function(r) return r.case.s_q > 2 end))
+  end)
+
+  it("prints a row a case, naming only what varies", function()
+    local text = tostring(small { s_q = { 2, 4 }, layout = { "vllm", "packed" } })
+    local titles = {
+      "layout", "s_q", "padded", "gather", "packed", "ratio", "verdict", "by", "parity", "max error", "waste padded",
+      "waste native",
+    }
+    assert.matches("^" .. table.concat(titles, " +") .. "\n", text)
+    assert.matches("\nvllm +2 .- pass ", text)
+    assert.matches("\npacked +4 .-[89]%d%.%d %% +%d+%.%d %%$", text)
+    assert.equal(5, select(2, (text .. "\n"):gsub("\n", "")))
+    assert.is_nil(tostring(small()):find("layout"))
+  end)
+
+  it("is what a gate is fitted to", function()
+    local sweep = small { s_q = "2:16:*2", paths = { "padded", "native" } }
+    local gate = assert(fh.gate.fit(sweep))
+    assert.equal(1, #gate.curves)
+    assert.equal(4, #gate.curves[1].points)
+    for _, point in ipairs(gate.curves[1].points) do
+      local quicker = math.min(point.gather.time.median_us, point.packed and point.packed.time.median_us or math.huge)
+      assert.equal(quicker, point.native.time.median_us)
+      assert.equal(point.native.verdict.verdict, point.verdict)
+    end
+    assert.equal(fh.device.default():has_path("packed"), gate.cost.policy ~= nil)
+  end)
+end)
+
+describe("sweep.read", function()
+  local good = json.encode {
+    path = "padded", case = { s_q = 4, h_q = 8 }, parity = { status = "pass" }, work = { executed_flops = 1 },
+    time = { median_us = 1, p05_us = 1, p95_us = 1, n = 5, l2 = "hot" },
+  }
+
+  for text, reason in pairs {
+    ['{"path":"padded"'] = "", -- the parser's words
+    ["[]"] = "path: got nil, wanted a string",
+    ['{"path":"padded","case":{},"parity":{"status":"pass"},"run":true}'] = "run: got true, wanted a table",
+    ['{"path":"padded","parity":{"status":"pass"}}'] = "case: got nil, wanted a table",
+    ['{"path":"padded","case":{},"parity":{}}'] = "parity.status: got nil, wanted a string",
+    [good:gsub('"median_us":1', '"median_us":"1"')] = 'time.median_us: got "1", wanted a number > 0',
+    [good:gsub('"p05_us":1', '"p05_us":0')] = "time.p05_us: got 0, wanted a number > 0",
+    [good:gsub('^{', '{"verdict":{"ratio":2,"lo":1},')] = "verdict.hi: got nil, wanted a number > 0",
+    [good:gsub('"h_q":8', '"h":8')] = "case.h_q: got nil, wanted a number > 0",
+    [good:gsub(',"work":%b{}', "")] = "work: got nil, wanted a table",
+  } do
+    it("refuses the line " .. text, function()
+      write(folder .. "x", good .. "\n\n" .. text .. "\n")
+      local sweep, err = fh.sweep.read(folder .. "x")
+      assert.is_nil(sweep)
+      assert.equal(folder .. "x:3: " .. reason, reason == "" and err:sub(1, #folder + 5) or err)
+    end)
+  end
+
+  it("takes records without a time, and refuses an empty or missing file", function()
+    write(folder .. "x", '{"path":"padded","case":{"s_q":4},"parity":{"status":"invalid"}}')
+    assert.equal(1, #fh.sweep.read(folder .. "x").records)
+    write(folder .. "x", "\n")
+    assert.equal(folder .. "x: no record in it", (select(2, fh.sweep.read(folder .. "x"))))
+    assert.equal(folder .. "y: No such file or directory", (select(2, fh.sweep.read(folder .. "y"))))
+  end)
+end)
