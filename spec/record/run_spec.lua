@@ -25,8 +25,8 @@ local function with_copy(use)
   os.execute(("cp -r '%s' '%s/lua/fewhead' && cp '%s' '%s/lib/include/'"):format(modules, folder, header, folder))
   local library = F.path:gsub("^%./", os.getenv("PWD") .. "/")
   local function version()
-    return output(([[cd / && FEWHEAD_LIB='%s' LUA_PATH='%s/lua/?.lua' luajit -e 'print(require("fewhead").run.version())']])
-      :format(library, folder))
+    return output(("cd / && FEWHEAD_LIB='%s' LUA_PATH='%s/lua/?.lua' luajit -e '%s'"):format(library, folder,
+      'print(require("fewhead.record.run").version())'))
   end
   local ok, err = pcall(use, sh, version)
   os.execute(("rm -rf '%s'"):format(folder))

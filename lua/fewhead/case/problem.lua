@@ -389,8 +389,8 @@ function Problem:runner(path, outputs, options)
 end
 
 --- Record `count` calls, one after the other, to be run by one launch (fewhead.device.graph): on a GPU, the time of many
--- calls without the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing, and a
--- peer's calls are not recorded.
+-- calls without the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing,
+-- and a peer's calls are not recorded.
 function Problem:graph(path, outputs, count, options)
   check(self, "graph")
   if peers.is(path) then return nil, "a peer's calls are not recorded in graphs" end
