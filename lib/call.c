@@ -30,11 +30,6 @@ void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t
   call->lse_stride = call->max_logits_stride = h_q;
 }
 
-const char *fh_path_name(int32_t path) {
-  static const char *const names[FH_PATHS] = {"auto", "reference", "padded", "gather", "packed"};
-  return path >= 0 && path < FH_PATHS ? names[path] : NULL;
-}
-
 /* ---- Sizes ---------------------------------------------------------------------------------------------------------------- */
 
 static fh_status check_range(const char *name, int64_t value, int64_t low, int64_t high) {
@@ -45,8 +40,8 @@ static fh_status check_range(const char *name, int64_t value, int64_t low, int64
 /* Path, group and scale: what is a choice rather than a size. h_q is good. */
 static fh_status check_choices(fh_call *call) {
   const int most = TILE_ROWS / call->h_q;
-  if (call->path < 0 || call->path >= FH_PATHS)
-    return fh_fail(FH_ERR_ARGUMENT, "path: got %d, wanted an fh_path, 0 .. %d", (int)call->path, FH_PATHS - 1);
+  const fh_path_info *path = fh_path_of(call->path);
+  if (!path) return fh_check_path(call->path);
   if (call->row_invariant != 0 && call->row_invariant != 1)
     return fh_fail(FH_ERR_ARGUMENT, "row_invariant: got %d, wanted 0 or 1", (int)call->row_invariant);
   if (call->h_pad != 0 && call->h_pad != 64 && call->h_pad != 128)
@@ -63,11 +58,11 @@ static fh_status check_choices(fh_call *call) {
   if (call->reserved != 0) return fh_fail(FH_ERR_ARGUMENT, "reserved: got %d, wanted 0", (int)call->reserved);
   if (call->out_dtype != FH_BF16 && call->out_dtype != FH_F32)
     return fh_fail(FH_ERR_ARGUMENT, "out_dtype: got %d, wanted 1 (bf16) or 2 (f32)", (int)call->out_dtype);
-  if (call->out_dtype == FH_F32 && call->path != FH_REFERENCE)
-    return fh_fail(FH_ERR_UNSUPPORTED, "out_dtype: got f32 on path %s, wanted bf16; only the reference path writes f32",
-                   fh_path_name(call->path));
-  if (call->path == FH_PACKED && call->row_invariant)
-    return fh_fail(FH_ERR_UNSUPPORTED, "row_invariant: got 1 on path packed, whose rows share a tile; wanted 0, or path gather");
+  if (call->out_dtype == FH_F32 && !path->writes_f32)
+    return fh_fail(FH_ERR_UNSUPPORTED, "out_dtype: got f32 on path %s, wanted bf16; only the reference path writes f32", path->name);
+  if (path->shares_tile && call->row_invariant)
+    return fh_fail(FH_ERR_UNSUPPORTED, "row_invariant: got 1 on path %s, whose rows share a tile; wanted 0, or path gather",
+                   path->name);
   if (call->h_pad == 0) call->h_pad = fh_padded_heads(call->h_q);
   if (call->group == 0) call->group = most > 1 ? most : 1;
   return FH_OK;
@@ -92,7 +87,7 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
   return check_choices(call);
 }
 
-static fh_status check_path(const fh_device *device, int32_t path) {
+static fh_status check_offered(const fh_device *device, int32_t path) {
   if (device->back_end->has_path(device, path)) return FH_OK;
   return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s with the kernels it uses, wanted compute capability 9.0; use gather or "
                  "padded", fh_path_name(path), device->back_end->called);
@@ -117,12 +112,12 @@ fh_status fh_check_plannable(const fh_call *call) {
 static fh_status check_plan(const fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
   fh_plan *plan = &checked->plan;
-  if (call->path == FH_PACKED) {
-    fh_status status = check_path(device, FH_PACKED);
+  if (fh_path_of(call->path)->wants_plan) {
+    fh_status status = check_offered(device, call->path);
     if (status || (status = fh_check_plannable(call))) return status;
     if (call->h_q > device->back_end->packed_heads)
-      return fh_fail(FH_ERR_UNSUPPORTED, "h_q: got %d on path packed, wanted at most %d on %s; use gather or padded",
-                     (int)call->h_q, (int)device->back_end->packed_heads, device->back_end->called);
+      return fh_fail(FH_ERR_UNSUPPORTED, "h_q: got %d on path %s, wanted at most %d on %s; use gather or padded", (int)call->h_q,
+                     fh_path_name(call->path), (int)device->back_end->packed_heads, device->back_end->called);
   }
   if (!call->plan) return FH_OK;
   const fh_status status = fh_struct_in("fh_plan", call->plan, sizeof *plan, plan, sizeof *plan);
@@ -143,17 +138,17 @@ static fh_status check_plan(const fh_device *device, fh_checked *checked) {
   return FH_OK;
 }
 
-fh_status fh_take_policy(const fh_device *device, fh_checked *checked) {
+fh_status fh_take_costs(const fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
-  if (!call->policy && call->path != FH_AUTO) return FH_OK;
-  if (call->policy) {
-    const fh_status status = fh_policy_in(call->policy, &checked->policy);
+  if (!call->costs && call->path != FH_AUTO) return FH_OK;
+  if (call->costs) {
+    const fh_status status = fh_costs_in(call->costs, &checked->costs);
     if (status) return status;
   } else {
-    checked->policy = (fh_policy){.struct_size = sizeof checked->policy};
-    device->back_end->policy(device, call, &checked->policy);
+    checked->costs = (fh_costs){.struct_size = sizeof checked->costs};
+    device->back_end->costs(device, call, &checked->costs);
   }
-  call->policy = &checked->policy;
+  call->costs = &checked->costs;
   return FH_OK;
 }
 
@@ -277,7 +272,7 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
     if (status) return status;
     memcpy(counters_bytes, call->counters, sizeof *counters_bytes);
   }
-  if ((status = fh_take_policy(device, checked))) return status;
+  if ((status = fh_take_costs(device, checked))) return status;
   *all = arrays_of(call, *counters_bytes);
   return check_arrays(all);
 }
@@ -303,10 +298,10 @@ static fh_work work_of(const fh_device *device, const fh_call *call) {
                    .group = call->group, .d_qk = call->d_qk, .d_v = call->d_v};
 }
 
-/* Whether FH_AUTO leaves the choice to a plan, by the policy that has been taken. */
+/* Whether FH_AUTO leaves the choice to a plan, by the costs that have been taken. */
 static int packs(const fh_call *call, const fh_work *work) {
   int32_t answer = 0;
-  return !fh_policy_packs(call->policy, work, call->row_invariant, call->plan != NULL, &answer) && answer;
+  return !fh_costs_packs(call->costs, work, call->row_invariant, call->plan != NULL, &answer) && answer;
 }
 
 static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {
@@ -346,7 +341,7 @@ fh_status fh_workspace_bytes(fh_device *device, const fh_call *given, uint64_t *
   fh_status status;
   if (!bytes) return fh_fail_null("bytes");
   if ((status = fh_check_sizes(device, given, &checked)) || (status = check_plan(device, &checked)) ||
-      (status = fh_take_policy(device, &checked)))
+      (status = fh_take_costs(device, &checked)))
     return status;
   *bytes = workspace_bytes(device, &checked.call);
   return FH_OK;
@@ -396,10 +391,10 @@ static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   fh_status status;
   if (!packs(call, &work)) {
     work.groups = 0;
-    return fh_policy_choose(call->policy, &work, call->row_invariant, &call->path, cost_us);
+    return fh_costs_choose(call->costs, &work, call->row_invariant, &call->path, cost_us);
   }
   if (!call->plan && (status = build_own_plan(device, checked))) return status;
-  *rows = fh_rows_path(call, call->policy);
+  *rows = fh_rows_path(call, call->costs);
   if (!device->back_end->sees_lists) return FH_OK;
   if (*call->plan->packed_from == 0) call->path = FH_PACKED;
   if (*call->plan->packed_from == call->plan->groups) call->path = *rows;

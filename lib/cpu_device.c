@@ -189,9 +189,9 @@ static fh_status run_parts(fh_device *device, const fh_call *call, int32_t rows,
   return FH_OK;
 }
 
-static void policy(const fh_device *device, const fh_call *call, fh_policy *costs) {
+static void costs_of(const fh_device *device, const fh_call *call, fh_costs *costs) {
   (void)call;
-  fhk_cpu_policy(fh_cpu(device), costs);
+  fhk_cpu_costs(fh_cpu(device), costs);
 }
 
 static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {
@@ -232,7 +232,7 @@ const fh_back_end fh_cpu_back_end = {
     .count_keys = count_keys,
     .run = run,
     .run_parts = run_parts,
-    .policy = policy,
+    .costs = costs_of,
     .plan_bytes = plan_bytes,
     .plan_build = plan_build,
 };

@@ -73,7 +73,7 @@ uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call);
 int64_t fh_cuda_count_keys(const fh_device *device, const fh_call *call);
 fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *counters);
 fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
-void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *policy);
+void fh_cuda_costs(const fh_device *device, const fh_call *call, fh_costs *costs);
 uint64_t fh_cuda_plan_bytes(const fh_device *device, const fh_call *call);
 fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 

@@ -212,7 +212,7 @@ static fh_path_cost padded_cost(const fh_device *device, const fh_call *call) {
   return cost;
 }
 
-void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *policy) {
+void fh_cuda_costs(const fh_device *device, const fh_call *call, fh_costs *costs) {
   const fhk_gpu *gpu = &fh_cuda_of(device)->gpu;
   fh_call one;
   if (!call) {
@@ -221,15 +221,15 @@ void fh_cuda_policy(const fh_device *device, const fh_call *call, fh_policy *pol
     one.group = sm90_packed.block / one.h_q;
     call = &one;
   }
-  policy->gather = gather_cost(device, call);
-  policy->padded = padded_cost(device, call);
-  policy->packed = packed_cost;
-  policy->plan = plan_cost;
-  policy->plan.gflop_us *= (double)gather_costs[0].heads / call->h_q; /* it goes by keys */
+  costs->gather = gather_cost(device, call);
+  costs->padded = padded_cost(device, call);
+  costs->packed = packed_cost;
+  costs->plan = plan_cost;
+  costs->plan.gflop_us *= (double)gather_costs[0].heads / call->h_q; /* it goes by keys */
   const int32_t splits = fhk_sm90_packed_splits(gpu, call);
   const double groups = (double)fh_groups_most(call->s_q, call->requests, call->group);
   const double waves = in_waves(groups * splits, gpu->multiprocessors);
-  policy->packed.unit_us *= splits * waves;
-  policy->packed.gflop_us *= waves * sm90_packed.block / (call->group * call->h_q);
-  if (splits > 1) policy->packed.call_us += SPLIT_US;
+  costs->packed.unit_us *= splits * waves;
+  costs->packed.gflop_us *= waves * sm90_packed.block / (call->group * call->h_q);
+  if (splits > 1) costs->packed.call_us += SPLIT_US;
 }

@@ -265,7 +265,7 @@ const fh_back_end fh_cuda_back_end = {
     .count_keys = fh_cuda_count_keys,
     .run = fh_cuda_run,
     .run_parts = fh_cuda_run_parts,
-    .policy = fh_cuda_policy,
+    .costs = fh_cuda_costs,
     .plan_bytes = fh_cuda_plan_bytes,
     .plan_build = fh_cuda_plan_build,
 };

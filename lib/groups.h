@@ -26,9 +26,9 @@ FH_GROUPS int64_t fh_request_end(int64_t offset, int64_t end_before, int64_t s_q
 }
 
 /* The path of rows that are not packed, for a call of full lists: the cheaper of gather and padded. */
-FH_GROUPS int32_t fh_rows_path(const fh_call *call, const fh_policy *policy) {
+FH_GROUPS int32_t fh_rows_path(const fh_call *call, const fh_costs *costs) {
   const double rows = (double)call->s_q, gflop = 2e-9 * ((double)call->d_qk + call->d_v) * rows * (double)call->topk; /* of a head */
-  const fh_path_cost gather = policy->gather, padded = policy->padded;
+  const fh_path_cost gather = costs->gather, padded = costs->padded;
   return gather.call_us + gather.unit_us * rows + gather.gflop_us * gflop * call->h_q <
                  padded.call_us + padded.unit_us * rows + padded.gflop_us * gflop * call->h_pad
              ? FH_GATHER
@@ -50,18 +50,18 @@ FH_GROUPS int64_t fh_tiles(int64_t entries) {
 /* All zeros where there is nothing to choose: then all groups are packed. */
 FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
   const double gflop = 2e-9 * ((double)call->d_qk + call->d_v); /* of one head and one key */
-  const fh_policy *policy = call->policy;
-  fh_group_costs costs = {0, 0, 0, 0, 0, 0};
-  if (call->path != FH_AUTO || !policy) return costs;
-  const int padded = fh_rows_path(call, policy) == FH_PADDED;
-  const fh_path_cost rows = padded ? policy->padded : policy->gather;
-  costs.packed = policy->packed.call_us;
-  costs.packed_group = policy->packed.unit_us;
-  costs.packed_tile = policy->packed.gflop_us * gflop * call->h_q * call->group * FH_TILE_ENTRIES;
-  costs.rows = rows.call_us;
-  costs.row = rows.unit_us;
-  costs.key = rows.gflop_us * gflop * (padded ? call->h_pad : call->h_q);
-  return costs;
+  const fh_costs *costs = call->costs;
+  fh_group_costs group = {0, 0, 0, 0, 0, 0};
+  if (call->path != FH_AUTO || !costs) return group;
+  const int padded = fh_rows_path(call, costs) == FH_PADDED;
+  const fh_path_cost rows = padded ? costs->padded : costs->gather;
+  group.packed = costs->packed.call_us;
+  group.packed_group = costs->packed.unit_us;
+  group.packed_tile = costs->packed.gflop_us * gflop * call->h_q * call->group * FH_TILE_ENTRIES;
+  group.rows = rows.call_us;
+  group.row = rows.unit_us;
+  group.key = rows.gflop_us * gflop * (padded ? call->h_pad : call->h_q);
+  return group;
 }
 
 /* Nanoseconds that packing the group saves, below 0 where its rows cost less one by one; within 31 bits, so that sums are exact. A

@@ -115,13 +115,21 @@ typedef union fh_moment {
   void *event;
 } fh_moment;
 
+/* ---- Paths (path.c) ------------------------------------------------------------------------------------------------------- */
+
+/* The row of a path; NULL if the number is not an fh_path. */
+const fh_path_info *fh_path_of(int32_t path);
+
+/* FH_ERR_ARGUMENT, with the names of all paths, if the number is not an fh_path. */
+fh_status fh_check_path(int32_t path);
+
 /* ---- The call (call.c) ---------------------------------------------------------------------------------------------------- */
 
-/* The caller's call with every default filled in; its plan and policy are full-size copies held here. */
+/* The caller's call with every default filled in; its plan and costs are full-size copies held here. */
 typedef struct fh_checked {
   fh_call call;
   fh_plan plan;
-  fh_policy policy;
+  fh_costs costs;
 } fh_checked;
 
 /* Checks the device and all of the call that is not memory: struct, enums, sizes, scale. */
@@ -133,8 +141,8 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
 /* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
 fh_status fh_check_plannable(const fh_call *call);
 
-/* The policy of the call: the one it brings, checked; else, with path FH_AUTO, the device's own for it. */
-fh_status fh_take_policy(const fh_device *device, fh_checked *checked);
+/* The costs of the call: the one it brings, checked; else, with path FH_AUTO, the device's own for it. */
+fh_status fh_take_costs(const fh_device *device, fh_checked *checked);
 
 /* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64 bits. */
 fh_status fh_check_array(const fh_array *array);
@@ -144,8 +152,8 @@ fh_array fh_call_indices(const fh_call *call);
 fh_array fh_call_topk_length(const fh_call *call);
 fh_array fh_call_cu_seqlens_q(const fh_call *call);
 
-/* A full-size copy of the caller's policy. FH_ERR_ARGUMENT when a number of it is not finite. */
-fh_status fh_policy_in(const fh_policy *given, fh_policy *policy);
+/* A full-size copy of the caller's costs. FH_ERR_ARGUMENT when a number of it is not finite. */
+fh_status fh_costs_in(const fh_costs *given, fh_costs *costs);
 
 /* ---- Back ends ------------------------------------------------------------------------------------------------------------ */
 
@@ -208,10 +216,10 @@ struct fh_back_end {
   fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
   /* A call with path FH_AUTO on a plan: its groups order[0 .. packed_from - 1] by path `rows`, the others packed. */
   fh_status (*run_parts)(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
-  void (*policy)(const fh_device *device, const fh_call *call, fh_policy *policy); /* call NULL: the costs at 8 heads */
+  void (*costs)(const fh_device *device, const fh_call *call, fh_costs *costs); /* call NULL: the costs at 8 heads */
 
   /* On a device with streams the arrays are there in the order of call->stream, *plan at once. A call with path FH_AUTO brings the
-   * policy by which the groups are parted. */
+   * costs by which the groups are parted. */
   uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
   fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 };

@@ -19,7 +19,7 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
   fh_status status;
   const fh_call *call = &checked.call;
   if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(call)) ||
-      (status = fh_check_stream(device, call->stream)) || (status = fh_take_policy(device, &checked)) ||
+      (status = fh_check_stream(device, call->stream)) || (status = fh_take_costs(device, &checked)) ||
       (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
     return status;
   const fh_array read[] = {fh_call_indices(call), fh_call_topk_length(call), fh_call_cu_seqlens_q(call)};

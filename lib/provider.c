@@ -187,7 +187,7 @@ static fh_status plain_call(const fh_call *given, fh_call *plain) {
   plain->path = FH_AUTO;
   plain->group = 0;
   plain->plan = NULL;
-  plain->policy = NULL;
+  plain->costs = NULL;
   plain->counters = NULL;
   return FH_OK;
 }

@@ -342,29 +342,29 @@ describe("a CUDA device #gpu", function()
     -- Costs by which about half of the groups of a problem with lists of any length are packed: a group costs what half full
     -- lists do row by row on `path`.
     local function halves(p, path)
-      local policy, case_ = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") }), p.case
-      policy.padded.call_us, policy.gather.call_us = 1e9, 1e9
-      policy[path].call_us, policy[path].unit_us = 0, 0
-      policy[path].gflop_us = 1 / (2e-9 * (case_.d_qk + case_.d_v) * (path == "gather" and case_.h_q or case_.h_pad))
-      policy.packed.unit_us = 0.5 * case_.topk * math.floor(64 / case_.h_q)
-      return policy
+      local costs, case_ = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") }), p.case
+      costs.padded.call_us, costs.gather.call_us = 1e9, 1e9
+      costs[path].call_us, costs[path].unit_us = 0, 0
+      costs[path].gflop_us = 1 / (2e-9 * (case_.d_qk + case_.d_v) * (path == "gather" and case_.h_q or case_.h_pad))
+      costs.packed.unit_us = 0.5 * case_.topk * math.floor(64 / case_.h_q)
+      return costs
     end
 
-    -- The plan of a problem for auto calls by a policy.
-    local function plan_by(p, policy)
+    -- The plan of a problem for auto calls by some costs.
+    local function plan_by(p, costs)
       local priced = setmetatable({}, { __index = p })
       function priced:bare_call(...) -- luacheck: ignore self
         local call = p:bare_call(...)
-        call.policy = policy
+        call.costs = costs
         return call
       end
       return assert(plan.build(priced, { path = "auto" }))
     end
 
-    -- An auto call by a policy, with a workspace of its own, on a plan or on one that it builds.
-    local function auto_call(p, outputs, policy, made)
+    -- An auto call by some costs, with a workspace of its own, on a plan or on one that it builds.
+    local function auto_call(p, outputs, costs, made)
       local call, bytes = assert(p:call("auto", outputs, { plan = made })), ffi.new("uint64_t[1]")
-      call.policy = policy
+      call.costs = costs
       assert(F.check(C.fh_workspace_bytes(dev.handle, call, bytes)))
       local workspace = tensor(dev, "i32", { math.max(1, math.ceil(tonumber(bytes[0]) / 4)) })
       call.workspace, call.workspace_bytes = workspace:data(), bytes[0]
@@ -375,8 +375,8 @@ describe("a CUDA device #gpu", function()
       for heads, path in pairs { [5] = "gather", [8] = "gather", [16] = "gather", [32] = "padded" } do
         if dev:has_path("packed", heads) then
           local p = problem_of { s_q = 701, h_q = heads, lengths = "uniform", repeats = true }
-          local policy = halves(p, path)
-          local made = plan_by(p, policy)
+          local costs = halves(p, path)
+          local made = plan_by(p, costs)
           assert.is_true(made:unpacked() > 0 and made:unpacked() < made.groups)
           local rows, packed = assert(p:outputs()), assert(p:outputs())
           assert(p:run(path, rows))
@@ -384,7 +384,7 @@ describe("a CUDA device #gpu", function()
           local order = made:order()
           for _, own in ipairs { false, true } do
             local got = assert(p:outputs())
-            local call, workspace = auto_call(p, got, policy, not own and made or nil)
+            local call, workspace = auto_call(p, got, costs, not own and made or nil)
             assert.equal(0, C.fh_sparse_fwd(dev.handle, call))
             assert(dev:synchronize())
             for i, g in ipairs(order) do
@@ -406,9 +406,9 @@ describe("a CUDA device #gpu", function()
       if not dev:has_path("packed", 8) then return end
       local p = problem_of { s_q = 300, lengths = "uniform" }
       local other = problem_of { s_q = 300, lengths = "uniform", seed = 9 }
-      local policy, got, want = halves(p, "gather"), assert(p:outputs()), assert(p:outputs())
-      local call, workspace = auto_call(p, got, policy)
-      local again, more = auto_call(p, want, policy)
+      local costs, got, want = halves(p, "gather"), assert(p:outputs()), assert(p:outputs())
+      local call, workspace = auto_call(p, got, costs)
+      local again, more = auto_call(p, want, costs)
       local box = ffi.gc(ffi.new("fh_graph *[1]"), C.fh_graph_free)
       assert(F.check(C.fh_graph_begin(dev.handle, nil)))
       assert.equal(0, C.fh_sparse_fwd(dev.handle, call))
@@ -424,7 +424,7 @@ describe("a CUDA device #gpu", function()
         assert.equal(0, C.fh_sparse_fwd(dev.handle, again))
         assert(dev:synchronize())
         assert.is_true(same_outputs(want, got))
-        local made = plan_by(p, policy)
+        local made = plan_by(p, costs)
         unpacked[i] = { unpack(made:order(), 1, made:unpacked()) }
         made:free()
       end

@@ -57,11 +57,11 @@ static const struct { double padded, gather; } gflop_us[] = {
     [FH_ISA_AVX512_BF16] = {9640, 9400},
 };
 
-void fhk_cpu_policy(const fhk_cpu *cpu, fh_policy *policy) {
+void fhk_cpu_costs(const fhk_cpu *cpu, fh_costs *costs) {
   const double threads = fhk_cpu_threads(cpu);
   const double padded = gflop_us[fhk_cpu_isa(cpu)].padded, gather = gflop_us[fhk_cpu_isa(cpu)].gather;
-  policy->padded = (fh_path_cost){START_US, ROW_US / threads, padded / threads};
-  policy->gather = (fh_path_cost){START_US, ROW_US / threads, gather / threads};
-  policy->packed = (fh_path_cost){START_US, GROUP_US / threads, gather / threads};
-  policy->plan = (fh_path_cost){START_US, PLAN_US / threads, 0};
+  costs->padded = (fh_path_cost){START_US, ROW_US / threads, padded / threads};
+  costs->gather = (fh_path_cost){START_US, ROW_US / threads, gather / threads};
+  costs->packed = (fh_path_cost){START_US, GROUP_US / threads, gather / threads};
+  costs->plan = (fh_path_cost){START_US, PLAN_US / threads, 0};
 }

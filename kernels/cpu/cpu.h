@@ -39,7 +39,7 @@ void fhk_cpu_run_parts(fhk_cpu *cpu, const fh_call *call, int32_t rows, fh_count
 uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call);
 void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan *plan);
 
-/* Measured costs of this back end for fh_policy_default. */
-void fhk_cpu_policy(const fhk_cpu *cpu, fh_policy *policy);
+/* Measured costs of this back end for fh_costs_default. */
+void fhk_cpu_costs(const fhk_cpu *cpu, fh_costs *costs);
 
 #endif

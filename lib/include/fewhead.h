@@ -269,7 +269,7 @@ fh_status fh_random_u32(uint64_t seed, uint64_t stream, uint64_t first, uint64_t
 /* ---- The call -------------------------------------------------------------------------------------------------------------- */
 
 typedef enum fh_path {
-  FH_AUTO = 0,      /* padded, gather or packed, what the policy expects to be fastest; packed maybe for some groups only (fh_plan) */
+  FH_AUTO = 0,      /* padded, gather or packed, what its cost model (fh_costs) expects to be fastest; packed maybe for some groups only (fh_plan) */
   FH_REFERENCE = 1, /* the oracle: plain loops, double accumulation */
   FH_PADDED = 2,    /* one query's heads and zero heads up to h_pad a tile: what engines do where the kernel takes 64 or 128 heads */
   FH_GATHER = 3,    /* one query at native heads */
@@ -280,7 +280,7 @@ enum { FH_PATHS = 5 };
 
 typedef struct fh_plan fh_plan;
 typedef struct fh_counters fh_counters;
-typedef struct fh_policy fh_policy;
+typedef struct fh_costs fh_costs;
 
 /*
  * out[s, h, :] = sum over valid keys t of softmax_t(sm_scale * q[s, h, :] . kv[t, :]) * kv[t, 0 : d_v]
@@ -339,7 +339,7 @@ typedef struct fh_call {
   uint64_t workspace_bytes;
   void *stream;               /* CUDA: cudaStream_t of the device, NULL = its own stream. CPU: must be NULL */
   fh_counters *counters;      /* host memory that the call adds to, or NULL */
-  const fh_policy *policy;    /* costs that FH_AUTO compares, or NULL: the device's own */
+  const fh_costs *costs;     /* the cost model that FH_AUTO compares by, or NULL: the device's own */
 
   int64_t requests;           /* requests that the chunk packs, 0 .. 2^31 - 1; 0 = one, and no cu_seqlens_q */
   const int32_t *cu_seqlens_q; /* [requests + 1] contiguous: first row of each request, ascending from 0 to s_q, which is below 2^31
@@ -359,7 +359,7 @@ void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t
  *    heads 0..7 and out in heads 8..15 of the same buffer, lse and max_logits side by side in each row. */
 fh_status fh_call_check(fh_device *device, const fh_call *call);
 
-/* Bytes of workspace the call needs; depends on path, sizes, device, policy and whether a plan is given, never on data. Other
+/* Bytes of workspace the call needs; depends on path, sizes, device, costs and whether a plan is given, never on data. Other
  * pointers may still be NULL. */
 fh_status fh_workspace_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
@@ -367,7 +367,24 @@ fh_status fh_workspace_bytes(fh_device *device, const fh_call *call, uint64_t *b
  * nothing and succeeds. */
 fh_status fh_sparse_fwd(fh_device *device, const fh_call *call);
 
-/* "auto", "reference", "padded", "gather", "packed"; NULL for a number that is no path. */
+/* What a path is. FH_AUTO, which takes a path by the call, has none of the properties. */
+typedef struct fh_path_info {
+  uint64_t struct_size;
+  int32_t path;        /* the fh_path */
+  int32_t candidate;   /* 1: one of those that FH_AUTO chooses among */
+  int32_t native;      /* 1: computes h_q heads a row; 0: computes h_pad */
+  int32_t wants_plan;  /* 1: works on a plan; where the call brings none, a plan is built in its workspace */
+  int32_t shares_tile; /* 1: rows of neighbours share a tile, so a row's last bits depend on its neighbours */
+  int32_t max_heads;   /* the largest h_q on any device; a device may take fewer */
+  uint32_t devices;    /* bits 1 << fh_device_kind: kinds of device that have kernels for the path, maybe not on every device */
+  int32_t writes_f32;  /* 1: takes out_dtype FH_F32 too */
+  char name[16];       /* "auto", "reference", "padded", "gather", "packed" */
+} fh_path_info;
+
+/* Fill *info; info->struct_size must be set. FH_ERR_ARGUMENT, with the names of all paths, if path is not an fh_path. */
+fh_status fh_path_get_info(int32_t path, fh_path_info *info);
+
+/* The path's name: "auto", "reference", "padded", "gather", "packed". Returns NULL if path is not an fh_path. */
 const char *fh_path_name(int32_t path);
 
 /* Which paths really ran, and what they did. The caller zeroes it (struct_size aside) and reads it. On CUDA the host does not
@@ -403,7 +420,7 @@ struct fh_counters {
  * built by a call with path FH_AUTO holds that choice; one built by any other path packs all groups. Group by group,
  *     rows * unit_us + gflop_us * GFLOP of the rows' valid keys                         of gather, or of padded, see below
  *     packed.unit_us + packed.gflop_us * GFLOP of the entries, rounded up to 64s        at h_q * group heads
- * are compared, with the costs of call->policy or of the device's own for this call. Then the whole call: if what its groups save
+ * are compared, with the costs of call->costs or of the device's own for this call. Then the whole call: if what its groups save
  * beside their rows is no more than packed.call_us, none is packed, if what the others save beside being packed is no more than the
  * call_us of their path, all are, whichever of the two costs less. Of gather and padded the one counts, and computes those rows,
  * that is cheaper for all rows of the call with full lists. order: first the groups that are cheaper row by row, by rising number;
@@ -432,11 +449,11 @@ struct fh_plan {
 /* Bytes of memory fh_plan_build needs for this call: the arrays above and its scratch. */
 fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
-/* Build from call's indices, topk_length, cu_seqlens_q, sizes, group, stream, path and policy. memory is 64-byte aligned and kept by the
+/* Build from call's indices, topk_length, cu_seqlens_q, sizes, group, stream, path and costs. memory is 64-byte aligned and kept by the
  * caller as long as the plan is used; nothing else is allocated. plan->struct_size must be set. */
 fh_status fh_plan_build(fh_device *device, const fh_call *call, void *memory, uint64_t memory_bytes, fh_plan *plan);
 
-/* ---- Policy: which path is expected to be fastest -------------------------------------------------------------------------- */
+/* ---- Cost model: which path is expected to be fastest ---------------------------------------------------------------------- */
 
 /* What a call amounts to, for the cost model. */
 typedef struct fh_work {
@@ -459,7 +476,7 @@ typedef struct fh_work {
 typedef struct fh_path_cost { double call_us; double unit_us; double gflop_us; } fh_path_cost;
 
 /* Costs at one number of heads: a kernel computes more heads than it is given, so those of 8 heads do not hold for 5. */
-struct fh_policy {
+struct fh_costs {
   uint64_t struct_size;
   fh_path_cost padded;
   fh_path_cost gather;
@@ -471,9 +488,9 @@ struct fh_policy {
 double fh_work_gflop(const fh_work *work, int32_t path);
 
 /* Expected microseconds of each path in cost_us[FH_PATHS] (indexed by fh_path; +inf where not on offer) and the cheapest of padded,
- * gather and packed in *path; ties go to the earlier. The policy's numbers must be finite. A pure function. row_invariant
+ * gather and packed in *path; ties go to the earlier. The numbers of *costs must be finite. A pure function. row_invariant
  * excludes packed. */
-fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
+fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
 
 /*
  * How FH_AUTO begins, before it knows what the lists share: *packs is 1 where it lets a plan say which groups are packed
@@ -485,15 +502,15 @@ fh_status fh_policy_choose(const fh_policy *policy, const fh_work *work, int32_t
  *    costs in vain, twice its own cost for what it drives out of the caches; and where that on top of all rows one by one comes to
  *    no more than 1.02 times padded. So lists that share nothing do not make it slower than padding, beyond what two runs of padding
  *    differ by; and with heads so many that rows one by one are padded, no plan is built: a caller who knows that lists share keys
- *    brings one, or a policy in which plans cost less.
+ *    brings one, or costs in which plans cost less.
  * On CUDA every list is taken to be full. row_invariant 1: *packs is 0. A pure function.
  */
-fh_status fh_policy_packs(const fh_policy *policy, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs);
+fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs);
 
 /* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. On CUDA those of 8
- * heads and many rows; where a call brings no policy, FH_AUTO takes those of its own heads and number of rows: the last wave of the
+ * heads and many rows; where a call brings no costs, FH_AUTO takes those of its own heads and number of rows: the last wave of the
  * device takes as long as the others, and few rows share it. */
-fh_status fh_policy_default(const fh_device *device, fh_policy *policy);
+fh_status fh_costs_default(const fh_device *device, fh_costs *costs);
 
 /* ---- Providers: kernels of others ------------------------------------------------------------------------------------------- */
 
@@ -526,7 +543,7 @@ fh_status fh_provider_get_info(const fh_provider *provider, fh_provider_info *in
 
 /* Bytes of workspace that the provider needs for the call, as fh_workspace_bytes for a path; arrays that a call may lack count as
  * wanted where their pointer is not NULL. FH_ERR_UNSUPPORTED and its reason when it does not run such a call. path, group, plan,
- * policy and counters of a call are not for it and are not looked at. */
+ * costs and counters of a call are not for it and are not looked at. */
 fh_status fh_provider_workspace_bytes(fh_provider *provider, fh_device *device, const fh_call *call, uint64_t *bytes);
 
 /* Check the call as fh_sparse_fwd does, have the provider do what it does once for it, and make a job, owned by the caller. The

@@ -47,7 +47,7 @@
  * Rules
  *  - The call is fh_call of fewhead.h, checked by the library as for fh_sparse_fwd, with every default filled in: sizes are in
  *    range, pointers there and aligned, strides keep outputs apart, out is bf16. On CUDA its stream is never NULL. path, group,
- *    plan, policy and counters mean nothing here; row_invariant is the caller's wish. Calls with s_q = 0 do not arrive.
+ *    plan, costs and counters mean nothing here; row_invariant is the caller's wish. Calls with s_q = 0 do not arrive.
  *  - Of q and out heads 0 .. h_q - 1 are there and no others. What is computed, for rows without keys too, stands at fh_call.
  *  - A function that can fail returns FH_OK or an fh_status and, in `text`, one line that says why: what was given, what was
  *    wanted. text has FH_PROVIDER_TEXT bytes and comes empty. No exception leaves a function, and none ends the process.

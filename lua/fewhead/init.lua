@@ -11,7 +11,7 @@ local M = {}
 -- the modules that scripts use; the others are this library's own plumbing.
 M._rooms = {
   { "base", { "arguments", "ffi", "json", "npy" } },
-  { "device", { "device", "tensor", "plan", "provider" } },
+  { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "run" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk" } },

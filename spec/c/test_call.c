@@ -184,8 +184,8 @@ static void sizes(void) {
   BAD(call.struct_size = sizeof call + 8, FH_ERR_VERSION,
       text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8, sizeof call,
               offsetof(fh_call, lse)));
-  BAD(call.path = 5, FH_ERR_ARGUMENT, "path: got 5, wanted an fh_path, 0 .. 4");
-  BAD(call.path = -1, FH_ERR_ARGUMENT, "path: got -1, wanted an fh_path, 0 .. 4");
+  BAD(call.path = 5, FH_ERR_ARGUMENT, "path: got 5, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
+  BAD(call.path = -1, FH_ERR_ARGUMENT, "path: got -1, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
   BAD(call.row_invariant = 2, FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
   BAD(call.row_invariant = -1, FH_ERR_ARGUMENT, "row_invariant: got -1, wanted 0 or 1");
   BAD((call.path = FH_PACKED, call.row_invariant = 1), FH_ERR_UNSUPPORTED,
@@ -563,16 +563,16 @@ static void counters(void) {
   BAD(call.counters = inside, FH_ERR_OVERLAP, "lse: its memory overlaps counters" APART);
 }
 
-static fh_policy policy_for(int32_t path) {
+static fh_costs costs_for(int32_t path) {
   const fh_path_cost cheap = {0, 1, 0}, dear = {0, 20, 0};
-  return (fh_policy){sizeof(fh_policy), path == FH_PADDED ? cheap : dear, path == FH_GATHER ? cheap : dear,
+  return (fh_costs){sizeof(fh_costs), path == FH_PADDED ? cheap : dear, path == FH_GATHER ? cheap : dear,
                      path == FH_PACKED ? cheap : dear, {0, 0, 0}};
 }
 
-static int32_t auto_takes(fh_call call, const fh_policy *policy) {
+static int32_t auto_takes(fh_call call, const fh_costs *costs) {
   fh_counters counted = {.struct_size = sizeof counted};
   call.path = FH_AUTO;
-  call.policy = policy;
+  call.costs = costs;
   call.counters = &counted;
   uint64_t bytes = 0;
   CHECK_INT(fh_workspace_bytes(fix.device, &call, &bytes), FH_OK);
@@ -588,9 +588,9 @@ static int32_t auto_takes(fh_call call, const fh_policy *policy) {
 static void automatic(void) {
   uint16_t *out = malloc(S_Q * HEADS * D * 2);
   for (int32_t path = FH_PADDED; path <= FH_PACKED; path++) {
-    const fh_policy policy = policy_for(path);
+    const fh_costs costs = costs_for(path);
     fh_call run = good_call();
-    CHECK_INT(auto_takes(run, &policy), path);
+    CHECK_INT(auto_takes(run, &costs), path);
     memcpy(out, fix.out, S_Q * HEADS * D * 2);
     run.path = path; /* bit for bit what the path alone gives */
     CHECK_INT(fh_sparse_fwd(fix.device, &run), FH_OK);
@@ -599,7 +599,7 @@ static void automatic(void) {
   free(out);
 
   /* packed is not on offer where rows must not depend on their neighbours, nor with one row a group */
-  const fh_policy packed = policy_for(FH_PACKED);
+  const fh_costs packed = costs_for(FH_PACKED);
   fh_call run = good_call();
   run.row_invariant = 1;
   CHECK_INT(auto_takes(run, &packed), FH_PADDED);
@@ -609,12 +609,12 @@ static void automatic(void) {
   run = good_call();
   CHECK(auto_takes(run, NULL) >= FH_PADDED);
 
-  /* the policy sees the lists: gather's price by the key against padded's by the run, once below and once above the true count */
+  /* the cost model sees the lists: gather's price by the key against padded's by the run, once below and once above the true count */
   const double gflop = (double)valid_keys() * 2 * H_Q * (D + 512) * 1e-9;
   for (int invariant = 0; invariant < 2; invariant++) {
     run = good_call();
     run.row_invariant = invariant;
-    fh_policy by_key = {sizeof by_key, {100, 0, 0}, {0, 0, 99.9 / gflop}, {1000, 0, 0}, {0, 0, 0}};
+    fh_costs by_key = {sizeof by_key, {100, 0, 0}, {0, 0, 99.9 / gflop}, {1000, 0, 0}, {0, 0, 0}};
     CHECK_INT(auto_takes(run, &by_key), FH_GATHER);
     by_key.gather.gflop_us = 100.1 / gflop;
     CHECK_INT(auto_takes(run, &by_key), FH_PADDED);
@@ -626,18 +626,18 @@ static void automatic(void) {
   run.indices = same;
   run.topk_length = NULL;
   const double union_gflop = 2.0 * H_Q * 8 * (D + 512) * 64 * 3 * 1e-9; /* 3 groups */
-  fh_policy by_entry = {sizeof by_entry, {100, 0, 0}, {1000, 0, 0}, {0, 0, 99.9 / union_gflop}, {0, 0, 0}};
+  fh_costs by_entry = {sizeof by_entry, {100, 0, 0}, {1000, 0, 0}, {0, 0, 99.9 / union_gflop}, {0, 0, 0}};
   CHECK_INT(auto_takes(run, &by_entry), FH_PACKED);
   by_entry.packed.gflop_us = 100.1 / union_gflop;
   CHECK_INT(auto_takes(run, &by_entry), FH_PADDED);
   free(same);
 
-  fh_policy bad = policy_for(FH_PADDED);
+  fh_costs bad = costs_for(FH_PADDED);
   bad.padded.unit_us = NAN;
-  BAD(call.policy = &bad, FH_ERR_ARGUMENT,
-      text_of("policy.padded: got call_us 0, unit_us %g, gflop_us 0, wanted finite numbers", bad.padded.unit_us));
+  BAD(call.costs = &bad, FH_ERR_ARGUMENT,
+      text_of("costs.padded: got call_us 0, unit_us %g, gflop_us 0, wanted finite numbers", bad.padded.unit_us));
   bad.struct_size = 8;
-  BAD(call.policy = &bad, FH_ERR_VERSION, "fh_policy.struct_size: got 8, wanted 104 (at least 80), set by the caller");
+  BAD(call.costs = &bad, FH_ERR_VERSION, "fh_costs.struct_size: got 8, wanted 104 (at least 80), set by the caller");
 }
 
 /* Groups of 8, 8 and 5 rows with 128, 16 and 80 keys, some of them twice or no key at all; a group packed costs what 30 keys do. */
@@ -667,11 +667,11 @@ static void parts_of(int32_t rows_path, int64_t requests, const int32_t *cu_seql
   }
   const double gflop = 2.0 * 1024 * 1e-9; /* of a head and a key */
   const fh_path_cost dear = {1000000, 0, 0};
-  fh_policy policy = {sizeof policy, dear, dear, {0, 30, 0}, {0, 0, 0}};
-  if (rows_path == FH_GATHER) policy.gather = (fh_path_cost){0, 0, 1 / (gflop * H_Q)};
-  else policy.padded = (fh_path_cost){0, 0, 1 / (gflop * 64)};
+  fh_costs costs = {sizeof costs, dear, dear, {0, 30, 0}, {0, 0, 0}};
+  if (rows_path == FH_GATHER) costs.gather = (fh_path_cost){0, 0, 1 / (gflop * H_Q)};
+  else costs.padded = (fh_path_cost){0, 0, 1 / (gflop * 64)};
   run.path = FH_AUTO;
-  run.policy = &policy;
+  run.costs = &costs;
   uint64_t bytes = 0, rows = 0;
   fh_plan plan = {.struct_size = sizeof plan};
   CHECK_INT(fh_plan_bytes(fix.device, &run, &bytes), FH_OK);
@@ -740,7 +740,7 @@ static void plans(void) {
   for (int64_t s = 0; s < S_Q; s++) wrong += memcmp(own + s * HEADS * D, fix.out + s * HEADS * D, H_Q * D * 2) != 0;
   CHECK_INT(wrong, 0);
   free(own);
-  const fh_policy packed = policy_for(FH_PACKED);
+  const fh_costs packed = costs_for(FH_PACKED);
   CHECK_INT(auto_takes(run, &packed), FH_PACKED);
 
 #define BAD_PLAN(field, value, text)                                       \

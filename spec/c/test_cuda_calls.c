@@ -89,19 +89,19 @@ static answer ask(int32_t capability, int64_t s_q, int32_t h_q) {
   fh_call call = call_of(FH_AUTO, s_q, h_q);
   call.group = 64 / h_q ? 64 / h_q : 1;
   call.h_pad = fh_padded_heads(h_q);
-  fh_policy policy = {.struct_size = sizeof policy};
-  fh_cuda_policy(&f.device, &call, &policy);
+  fh_costs costs = {.struct_size = sizeof costs};
+  fh_cuda_costs(&f.device, &call, &costs);
   fh_work work = {.struct_size = sizeof work, .rows = s_q, .keys = s_q * 640, .h_q = h_q, .h_pad = call.h_pad,
                   .group = call.group, .d_qk = 512, .d_v = 512};
-  CHECK_INT(fh_policy_choose(&policy, &work, 0, &a.rows, a.us), FH_OK);
-  CHECK_INT(a.rows, fh_rows_path(&call, &policy));
+  CHECK_INT(fh_costs_choose(&costs, &work, 0, &a.rows, a.us), FH_OK);
+  CHECK_INT(a.rows, fh_rows_path(&call, &costs));
   if (capability != 90 || call.group == 1) return a;
   work.groups = (s_q + call.group - 1) / call.group;
   work.entries = s_q * 640 / 3;
   int32_t path = 0;
-  CHECK_INT(fh_policy_choose(&policy, &work, 0, &path, a.us), FH_OK);
-  CHECK_INT(fh_policy_packs(&policy, &work, 0, 1, &a.on_plan), FH_OK);
-  CHECK_INT(fh_policy_packs(&policy, &work, 0, 0, &a.builds), FH_OK);
+  CHECK_INT(fh_costs_choose(&costs, &work, 0, &path, a.us), FH_OK);
+  CHECK_INT(fh_costs_packs(&costs, &work, 0, 1, &a.on_plan), FH_OK);
+  CHECK_INT(fh_costs_packs(&costs, &work, 0, 0, &a.builds), FH_OK);
   /* the workspace holds a plan where one is built, and nowhere else */
   uint64_t plan_bytes = 0;
   call.group = call.h_pad = 0;

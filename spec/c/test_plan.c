@@ -142,9 +142,9 @@ static void check_choice(void) {
   const double pair = 2.0 * 1024 * 1e-9; /* GFLOP of a head and a key */
   /* a row 5, a key 1; a packed group 13.5: 0.5 less than 4 keys of 2 rows, 3.5 more than 2 rows without keys */
   const fh_path_cost dear = {1000000, 0, 0}, by_key = {0, 5, 1 / pair}, by_group = {0, 13.5, 0};
-  fh_policy policy = {.struct_size = sizeof policy, .padded = dear, .gather = by_key, .packed = by_group};
+  fh_costs costs = {.struct_size = sizeof costs, .padded = dear, .gather = by_key, .packed = by_group};
   fhk_cpu *cpu = fhk_cpu_create(1, FH_ISA_GENERIC);
-  call.policy = &policy;
+  call.costs = &costs;
   call.h_pad = 64;
   for (call.path = 0; call.path < FH_PATHS; call.path++)
     check_parts(cpu, &call, call.path == FH_AUTO ? parted : falling, call.path == FH_AUTO);
@@ -157,20 +157,20 @@ static void check_choice(void) {
       {1.7, 3.6, 4}, {1.55, 3.6, 0},   /* neither pays beside the other: the one that loses less */
   };
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-    policy.packed.call_us = calls[i].packed;
-    policy.gather.call_us = calls[i].rows;
+    costs.packed.call_us = calls[i].packed;
+    costs.gather.call_us = calls[i].rows;
     check_parts(cpu, &call, parted, calls[i].unpacked);
   }
-  policy.gather = by_key;
+  costs.gather = by_key;
 
   /* 10.5, and 3.6 for each 64 entries begun: 14.1 against 14, 10.5 against 10 */
-  policy.packed = (fh_path_cost){0, 10.5, 3.6 / (pair * 2 * 64)};
+  costs.packed = (fh_path_cost){0, 10.5, 3.6 / (pair * 2 * 64)};
   check_parts(cpu, &call, falling, 4);
 
   /* where padded is cheaper than gather for full lists, it is what rows one by one cost: here the same, its 64 heads a key's 1 */
-  policy.packed = by_group;
-  policy.gather = dear;
-  policy.padded = (fh_path_cost){0, 5, 1 / (64 * pair)};
+  costs.packed = by_group;
+  costs.gather = dear;
+  costs.padded = (fh_path_cost){0, 5, 1 / (64 * pair)};
   check_parts(cpu, &call, parted, 1);
   fhk_cpu_destroy(cpu);
 }

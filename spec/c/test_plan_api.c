@@ -80,23 +80,23 @@ static void built(fh_device *device, int32_t group) {
   free(memory);
 }
 
-/* FH_AUTO does not pack all groups: by the call's policy, else by the device's. */
+/* FH_AUTO does not pack all groups: by the call's costs, else by the device's. */
 static void parted(fh_device *device) {
   fh_call call = a_call();
   fh_plan plan = {.struct_size = sizeof plan};
-  fh_policy policy = {.struct_size = sizeof policy, .padded = {1e9, 0, 0}, .gather = {0, 1, 0}, .packed = {0, 7.5, 0}};
+  fh_costs costs = {.struct_size = sizeof costs, .padded = {1e9, 0, 0}, .gather = {0, 1, 0}, .packed = {0, 7.5, 0}};
   uint64_t bytes = 0;
   call.path = FH_AUTO;
   CHECK_INT(fh_plan_bytes(device, &call, &bytes), FH_OK);
   void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
-  call.policy = &policy;
+  call.costs = &costs;
   CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
   CHECK_INT(*plan.packed_from, 1); /* 8 rows for 8, 8 for 8, 3 for 3 */
   CHECK_INT(plan.order[0], 2);
-  policy.packed.gflop_us = NAN;
+  costs.packed.gflop_us = NAN;
   REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT,
-          text_of("policy.packed: got call_us 0, unit_us 7.5, gflop_us %g, wanted finite numbers", policy.packed.gflop_us));
-  call.policy = NULL;
+          text_of("costs.packed: got call_us 0, unit_us 7.5, gflop_us %g, wanted finite numbers", costs.packed.gflop_us));
+  call.costs = NULL;
   CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
   CHECK_INT(*plan.packed_from, 3); /* lists this short share too little for a CPU */
   free(memory);

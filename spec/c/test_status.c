@@ -79,12 +79,13 @@ static void version(void) {
   CHECK_INT(fh_struct_bytes("fh_device_options"), 16);
   CHECK_INT(fh_struct_bytes("fh_device_info"), sizeof(fh_device_info));
   CHECK_INT(fh_struct_bytes("fh_view_info"), sizeof(fh_view_info));
+  CHECK_INT(fh_struct_bytes("fh_path_info"), 8 + 8 * 4 + 16);
   CHECK_INT(fh_struct_bytes("fh_call"), sizeof(fh_call));
   CHECK_INT(fh_struct_bytes("fh_counters"), 14 * 8);
   CHECK_INT(fh_struct_bytes("fh_plan"), sizeof(fh_plan));
   CHECK_INT(fh_struct_bytes("fh_work"), sizeof(fh_work));
   CHECK_INT(fh_struct_bytes("fh_path_cost"), 24);
-  CHECK_INT(fh_struct_bytes("fh_policy"), 8 + 4 * 24);
+  CHECK_INT(fh_struct_bytes("fh_costs"), 8 + 4 * 24);
   CHECK_INT(fh_struct_bytes("fh_gate"), 24);
   CHECK_INT(fh_struct_bytes("fh_provider_info"), 16 + 32 + 128 + 512);
   CHECK_INT(fh_struct_bytes("fh_cal"), 0);

@@ -451,16 +451,16 @@ describe("the cost model of a fit", function()
     assert.is_true(math.abs(cost:at("padded", 1) / 60 - 1) < 1e-6)
   end)
 
-  it("is a policy that the library chooses by", function()
+  it("has costs that the library chooses by", function()
     local F = require "fewhead.base.ffi"
     local cost = model().cost
     local work = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work"), rows = 2048, keys = 2048 * 575, groups = 256,
       entries = 256 * 934, h_q = 8, h_pad = 64, group = 8, d_qk = 512, d_v = 512 })
     local path, us = ffi.new("int32_t[1]"), ffi.new("double[5]")
-    assert(F.check(F.C.fh_policy_choose(cost.policy, work, 0, path, us)))
+    assert(F.check(F.C.fh_costs_choose(cost.costs, work, 0, path, us)))
     assert.equal("packed", F.path_names[path[0]])
     assert.is_true(math.abs(us[F.paths.padded] / (50 + 10 * 2048) - 1) < 1e-3)
-    assert(F.check(F.C.fh_policy_choose(cost.policy, work, 1, path, us)))
+    assert(F.check(F.C.fh_costs_choose(cost.costs, work, 1, path, us)))
     assert.equal("gather", F.path_names[path[0]])
   end)
 
@@ -477,11 +477,11 @@ describe("the cost model of a fit", function()
     local cost = model(true).cost
     assert.is_true(math.abs(cost.fit.plan.call_us / 20 - 1) < 1e-6)
     assert.is_true(cost.fit.plan.error < 1e-6)
-    local x = cost.policy.plan
+    local x = cost.costs.plan
     assert.is_true(math.abs(x.call_us + x.unit_us * 32 + x.gflop_us * 256 * 575 * 16384e-9 - 52) < 1e-6)
     assert.matches("\nplan    us = 20 %+ [^\n]+GFLOP   %(relative error 0.0 %%%)$", tostring(cost))
     assert.is_nil(model().cost.fit.plan)
-    assert.equal(0, model().cost.policy.plan.call_us)
+    assert.equal(0, model().cost.costs.plan.call_us)
     -- at 256 rows packed takes 1012, and 52 of plan, of gather's 1224: the plan saves more than it costs in vain
     local path, us = cost:auto(256)
     assert.equal("packed", path)
@@ -490,7 +490,7 @@ describe("the cost model of a fit", function()
     path, us = cost:auto(128)
     assert.equal("gather", path)
     assert.is_true(us >= 712)
-    assert.is_nil(gate.fit(records { [64] = 2 }).cost:auto(64)) -- packed was not measured: there is no policy
+    assert.is_nil(gate.fit(records { [64] = 2 }).cost:auto(64)) -- packed was not measured: there are no costs
     assert.has_error(function() cost:auto(0.5) end)
   end)
 

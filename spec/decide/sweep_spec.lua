@@ -197,7 +197,7 @@ describe("a sweep", function()
       assert.equal(quicker, point.native.time.median_us)
       assert.equal(point.native.verdict.verdict, point.verdict)
     end
-    assert.equal(fh.device.default():has_path("packed"), gate.cost.policy ~= nil)
+    assert.equal(fh.device.default():has_path("packed"), gate.cost.costs ~= nil)
   end)
 end)
 

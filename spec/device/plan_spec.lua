@@ -244,12 +244,12 @@ describe("plan", function()
     local p = assert(case({ s_q = 16, topk = 200, s_kv = 4000, pattern = "uniform", h_q = 8 }):problem(dev))
     assert(p.indices:from_table(lists))
     -- at these costs 8 rows of 8 heads cost 8 * 8 * 200, packed ones 64 / 2 for each entry of whole blocks of 64
-    local policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
-    policy.padded.gflop_us, policy.gather.gflop_us, policy.packed.gflop_us = 1, 1, 0.5
+    local costs = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") })
+    costs.padded.gflop_us, costs.gather.gflop_us, costs.packed.gflop_us = 1, 1, 0.5
     local priced = setmetatable({}, { __index = p })
     function priced:bare_call(...) -- luacheck: ignore self
       local call = p:bare_call(...)
-      call.policy = policy
+      call.costs = costs
       return call
     end
     assert.equal(0, assert(plan.build(priced)):unpacked())

@@ -78,9 +78,9 @@ struct Parts {
   static int run(const fhk_gpu *on, const fh_call *given, void *stream) {
     fh_call call = *given;
     const double by_key = 1 / (2e-9 * (call.d_qk + call.d_v)), half = 0.5 * call.topk * call.group;
-    fh_policy policy = {sizeof policy, {1e9, 0, 0}, {1e9, 0, 0}, {0, half, 0}, {0, 0, 0}};
-    (kRows == FH_PADDED ? policy.padded : policy.gather) = {0, 0, by_key / (kRows == FH_PADDED ? call.h_pad : call.h_q)};
-    call.policy = &policy;
+    fh_costs costs = {sizeof costs, {1e9, 0, 0}, {1e9, 0, 0}, {0, half, 0}, {0, 0, 0}};
+    (kRows == FH_PADDED ? costs.padded : costs.gather) = {0, 0, by_key / (kRows == FH_PADDED ? call.h_pad : call.h_q)};
+    call.costs = &costs;
     fh_plan plan;
     const int status = fhk_plan_build(on, &call, call.workspace, &plan, stream);
     if (status != cudaSuccess) return status;
@@ -639,12 +639,12 @@ static void check_plan(const PlanCase &c) {
   call.s_q = c.s_q, call.s_kv = c.s_kv, call.topk = c.topk, call.group = c.group, call.h_q = 1, call.d_qk = call.d_v = 512;
   call.indices = indices.p, call.indices_stride = stride, call.topk_length = lengths.p;
   call.requests = c.requests, call.cu_seqlens_q = c.requests ? offsets.p : nullptr;
-  fh_policy policy;
-  memset(&policy, 0, sizeof policy);
+  fh_costs costs;
+  memset(&costs, 0, sizeof costs);
   const double gflop = 2 * 1024 * 1e-9; /* of a head and a key: what follows makes a key cost 1 and 64 entries begun 200 */
-  policy.gather.gflop_us = 1 / gflop, policy.packed.unit_us = 50, policy.packed.gflop_us = 200 / (gflop * 64 * c.group);
-  policy.padded.call_us = 1e9;
-  if (c.choose) call.path = FH_AUTO, call.policy = &policy;
+  costs.gather.gflop_us = 1 / gflop, costs.packed.unit_us = 50, costs.packed.gflop_us = 200 / (gflop * 64 * c.group);
+  costs.padded.call_us = 1e9;
+  if (c.choose) call.path = FH_AUTO, call.costs = &costs;
   else call.path = FH_PACKED;
   Device<uint8_t> memory(static_cast<int64_t>(fhk_plan_bytes(&gpu, &call)));
   memory.poison();

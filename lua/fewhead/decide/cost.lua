@@ -3,9 +3,9 @@
 --   local cost = gate.fit(sweep).cost
 --   print(cost:at("padded", 300), cost:at("native", 300))   -- microseconds
 --   print(cost:auto(300))                                   -- what FH_AUTO would do, and its microseconds
---   call.policy = cost.policy                               -- the same costs for FH_AUTO
+--   call.costs = cost.costs                               -- the same costs for FH_AUTO
 --
--- Between two measured s_q the median is interpolated linearly. Outside, the nearest median is scaled by the policy's formula,
+-- Between two measured s_q the median is interpolated linearly. Outside, the nearest median is scaled by the formula of fh_costs,
 -- call_us + unit_us * units + gflop_us * GFLOP (fh_path_cost), fitted to all cells.
 
 local args = require "fewhead.base.arguments"
@@ -16,7 +16,7 @@ local ffi, C = F.ffi, F.C
 local M = {}
 
 local PATHS = { "padded", "gather", "packed" }
-local FITTED = { "padded", "gather", "packed", "plan" } -- costs of a policy
+local FITTED = { "padded", "gather", "packed", "plan" } -- the costs in fh_costs
 local NATIVE = { best = { "gather", "packed" }, gather = { "gather" }, packed = { "packed" } }
 
 -- ---- Non-negative least squares --------------------------------------------------------------------------------------------
@@ -150,10 +150,10 @@ local function fit_path(path, records, heads)
   return #points > 0 and M.line(points) or nil
 end
 
---- Learn from a curve of fh.curve: its medians are interpolated, and the policy is fitted to them or, better, to all
+--- Learn from a curve of fh.curve: its medians are interpolated, and the costs are fitted to them or, better, to all
 -- `records` of its head count (default: the curve's own).
 -- Returns { heads =, fit = { [path or "plan"] = { call_us =, unit_us =, gflop_us =, error = root mean square of the relative
--- error } }, policy = fh_policy cdata, nil when a path was not measured; plans that were not timed cost nothing in it }.
+-- error } }, costs = fh_costs cdata, nil when a path was not measured; plans that were not timed cost nothing in it }.
 function M.fit(curve, records)
   args.table("cost.fit: curve", curve, 2)
   local self = setmetatable({ heads = curve.heads, native = NATIVE[curve.native], fit = {}, medians = {} }, Cost)
@@ -172,10 +172,10 @@ function M.fit(curve, records)
   end
   self.fit.plan = self.fit.packed and fit_path("plan", records or curve.records, curve.heads)
   if self.fit.padded and self.fit.gather and self.fit.packed then
-    self.policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
+    self.costs = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") })
     for _, name in ipairs(FITTED) do
       local x = self.fit[name]
-      if x then self.policy[name] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us) end
+      if x then self.costs[name] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us) end
     end
   end
   return self
@@ -191,7 +191,7 @@ function Cost:range()
   return math.max(lowest, padded[1].s_q), math.min(highest, padded[#padded].s_q)
 end
 
--- Time of s_q rows that are like those of `point`, by the policy's formula.
+-- Time of s_q rows that are like those of `point`, by the formula of fh_costs.
 local function model(self, path, s_q, point)
   local x = self.fit[path]
   return x.call_us + x.unit_us * units(path, s_q, group_of(self.heads)) + x.gflop_us * point.gflop_a_row * s_q
@@ -231,11 +231,11 @@ function Cost:all(s_q)
   return us
 end
 
---- What FH_AUTO does with a chunk of s_q >= 1 rows whose lists are like those measured, by the fitted policy and without a plan
--- at hand: the path that most groups take and its expected microseconds, a plan that it builds included; nil without a policy.
+--- What FH_AUTO does with a chunk of s_q >= 1 rows whose lists are like those measured, by the fitted costs and without a plan
+-- at hand: the path that most groups take and its expected microseconds, a plan that it builds included; nil without costs.
 function Cost:auto(s_q)
   args.number("cost:auto: s_q", s_q, 1, nil, 2)
-  if not self.policy then return nil end
+  if not self.costs then return nil end
   local points = self.medians.gather
   local like = points[1]
   for _, point in ipairs(points) do
@@ -246,10 +246,10 @@ function Cost:auto(s_q)
   local work, packs = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work") }), ffi.new("int32_t[1]")
   work.rows, work.keys, work.h_q, work.h_pad, work.d_qk, work.d_v = s_q, keys, case.h_q, case.h_pad, case.d_qk, case.d_v
   work.groups, work.group = group > 1 and math.ceil(s_q / group) or 0, group
-  assert(F.check(C.fh_policy_packs(self.policy, work, 0, 0, packs)))
+  assert(F.check(C.fh_costs_packs(self.costs, work, 0, 0, packs)))
   local path, plan = at(self, "gather", s_q) < at(self, "padded", s_q) and "gather" or "padded", 0
   if packs[0] == 1 then
-    local x = self.policy.plan
+    local x = self.costs.plan
     plan = x.call_us + x.unit_us * tonumber(work.groups) + x.gflop_us * C.fh_work_gflop(work, F.paths.gather)
     if at(self, "packed", s_q) < at(self, path, s_q) then path = "packed" end
   end

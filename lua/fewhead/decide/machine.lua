@@ -24,7 +24,7 @@ Machine.__index = Machine
 local PATHS = { "padded", "gather", "packed" }
 -- Kernels multiply whole tiles: fewer heads than these cost gather what these do.
 local GATHER_HEADS = 8
--- Heads that fh_policy_default's costs are for.
+-- Heads that fh_costs_default's costs are for.
 local DEFAULT_HEADS = 8
 local D_V = 512
 
@@ -91,11 +91,11 @@ end
 
 -- The costs that the library has for a device that is here.
 local function of_device(dev)
-  local policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
-  local ok, err = F.check(C.fh_policy_default(dev.handle, policy))
+  local costs = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") })
+  local ok, err = F.check(C.fh_costs_default(dev.handle, costs))
   if not ok then return nil, err end
   return setmetatable({
-    policy = policy, kind = dev.kind, name = dev:info().name,
+    built_in = costs, kind = dev.kind, name = dev:info().name,
     source = "the library's built-in costs (good for choosing, not for predicting)",
   }, Machine)
 end
@@ -143,17 +143,17 @@ local function nearest(by_heads, h_q, rows)
   return best
 end
 
---- The costs at a head count, of chunks with `rows` rows or more: fh_policy cdata; nil and the reason where nothing says. Of
+--- The costs at a head count, of chunks with `rows` rows or more: fh_costs cdata; nil and the reason where nothing says. Of
 -- heads that were not measured those of the next more are taken: tiles are multiplied whole.
 function Machine:costs(h_q, d_qk, rows)
-  local policy = ffi.new("fh_policy", { struct_size = ffi.sizeof("fh_policy") })
-  if self.policy then
+  local costs = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") })
+  if self.built_in then
     if self.kind == "cuda" and h_q > DEFAULT_HEADS then
       return nil, ("the built-in costs are those of %d heads"):format(DEFAULT_HEADS)
     end
-    ffi.copy(policy, self.policy, ffi.sizeof("fh_policy"))
-    if self.kind == "cuda" then policy.gather.gflop_us = policy.gather.gflop_us * GATHER_HEADS / h_q end
-    return policy
+    ffi.copy(costs, self.built_in, ffi.sizeof("fh_costs"))
+    if self.kind == "cuda" then costs.gather.gflop_us = costs.gather.gflop_us * GATHER_HEADS / h_q end
+    return costs
   end
   local by_heads = self.fits[d_qk]
   local heads = nearest(by_heads, h_q, rows)
@@ -161,10 +161,10 @@ function Machine:costs(h_q, d_qk, rows)
     return nil, ("nothing measured with %d heads or more and %d rows or fewer, d %d"):format(h_q, rows, d_qk)
   end
   local found = by_heads[heads]
-  policy.padded, policy.packed = path_cost(found.padded), path_cost(found.packed)
-  policy.gather = path_cost(found.gather, heads / h_q)
-  policy.plan = path_cost(found.plan, heads / h_q)
-  return policy
+  costs.padded, costs.packed = path_cost(found.padded), path_cost(found.packed)
+  costs.gather = path_cost(found.gather, heads / h_q)
+  costs.plan = path_cost(found.plan, heads / h_q)
+  return costs
 end
 
 --- What a chunk is expected to cost at h_q heads and d_qk (512): work = { rows =, keys = valid keys of all rows, group =,
@@ -173,11 +173,11 @@ end
 -- and the reason where nothing says.
 function Machine:predict(work, h_q, d_qk, shared)
   d_qk, shared = d_qk or 512, shared or 1
-  local policy, reason = self:costs(h_q, d_qk, work.rows)
-  if not policy then return nil, reason end
+  local costs, reason = self:costs(h_q, d_qk, work.rows)
+  if not costs then return nil, reason end
   local given, us, choice = work_of(work, h_q, d_qk), ffi.new("double[?]", C.FH_PATHS), ffi.new("int32_t[1]")
-  assert(F.check(C.fh_policy_choose(policy, given, 0, choice, us)))
-  local plan = policy.plan
+  assert(F.check(C.fh_costs_choose(costs, given, 0, choice, us)))
+  local plan = costs.plan
   local found = { plan = plan.call_us + plan.unit_us * work.groups + plan.gflop_us * gflop(given, "gather") }
   for _, path in ipairs(PATHS) do found[path] = us[F.paths[path]] end
   local best = found.gather < found.padded and "gather" or "padded"

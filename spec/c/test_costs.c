@@ -31,10 +31,10 @@ static void products(void) {
 
 static void costs(void) {
   const fh_work work = some_work();
-  const fh_policy policy = {sizeof policy, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}, {0, 0, 0}};
+  const fh_costs costs = {sizeof costs, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}, {0, 0, 0}};
   int32_t path = -1;
   double us[FH_PATHS];
-  CHECK_INT(fh_policy_choose(&policy, &work, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&costs, &work, 0, &path, us), FH_OK);
   CHECK(isinf(us[FH_AUTO]) && us[FH_AUTO] > 0);
   CHECK(isinf(us[FH_REFERENCE]) && us[FH_REFERENCE] > 0);
   CHECK(fabs(us[FH_PADDED] - (10 + 0.5 * 1000 + 2 * 65.536)) < 1e-9);
@@ -42,61 +42,61 @@ static void costs(void) {
   CHECK(fabs(us[FH_PACKED] - (30 + 2.0 * 125 + 3 * 9.8304)) < 1e-9);
   CHECK_INT(path, FH_GATHER); /* 302.8 against 641.1 and 309.5 */
 
-  fh_policy other = policy;
+  fh_costs other = costs;
   other.packed.unit_us = 1;
-  CHECK_INT(fh_policy_choose(&other, &work, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &work, 0, &path, us), FH_OK);
   CHECK_INT(path, FH_PACKED);
-  CHECK_INT(fh_policy_choose(&other, &work, 1, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &work, 1, &path, us), FH_OK);
   CHECK_INT(path, FH_GATHER);
   CHECK(isinf(us[FH_PACKED]));
   fh_work none = work;
   none.groups = 0;
-  CHECK_INT(fh_policy_choose(&other, &none, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &none, 0, &path, us), FH_OK);
   CHECK_INT(path, FH_GATHER);
   CHECK(isinf(us[FH_PACKED]));
   other.gather.call_us = 1000;
-  CHECK_INT(fh_policy_choose(&other, &none, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &none, 0, &path, us), FH_OK);
   CHECK_INT(path, FH_PADDED);
 
   /* ties go to the earlier */
-  const fh_policy flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
-  CHECK_INT(fh_policy_choose(&flat, &work, 0, &path, us), FH_OK);
+  const fh_costs flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
+  CHECK_INT(fh_costs_choose(&flat, &work, 0, &path, us), FH_OK);
   CHECK_INT(path, FH_PADDED);
-  const fh_policy native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
-  CHECK_INT(fh_policy_choose(&native, &work, 0, &path, us), FH_OK);
+  const fh_costs native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
+  CHECK_INT(fh_costs_choose(&native, &work, 0, &path, us), FH_OK);
   CHECK_INT(path, FH_GATHER);
 }
 
 static void refusals(void) {
-  const fh_policy policy = {sizeof policy, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+  const fh_costs costs = {sizeof costs, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   const fh_work work = some_work();
   int32_t path = 77;
   double us[FH_PATHS] = {5};
-  REFUSED(fh_policy_choose(NULL, &work, 0, &path, us), FH_ERR_ARGUMENT, "fh_policy: got NULL, wanted a pointer");
-  REFUSED(fh_policy_choose(&policy, NULL, 0, &path, us), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
-  REFUSED(fh_policy_choose(&policy, &work, 0, NULL, us), FH_ERR_ARGUMENT, "path: got NULL, wanted a pointer");
-  REFUSED(fh_policy_choose(&policy, &work, 0, &path, NULL), FH_ERR_ARGUMENT, "cost_us: got NULL, wanted a pointer");
-  REFUSED(fh_policy_choose(&policy, &work, 2, &path, us), FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
-  fh_policy odd = policy;
+  REFUSED(fh_costs_choose(NULL, &work, 0, &path, us), FH_ERR_ARGUMENT, "fh_costs: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, NULL, 0, &path, us), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, &work, 0, NULL, us), FH_ERR_ARGUMENT, "path: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, &work, 0, &path, NULL), FH_ERR_ARGUMENT, "cost_us: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, &work, 2, &path, us), FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
+  fh_costs odd = costs;
   odd.gather.gflop_us = NAN;
-  REFUSED(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
-          "policy.gather: got call_us 1, unit_us 1, gflop_us nan, wanted finite numbers");
-  odd = policy;
+  REFUSED(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
+          "costs.gather: got call_us 1, unit_us 1, gflop_us nan, wanted finite numbers");
+  odd = costs;
   odd.plan.unit_us = -INFINITY;
-  REFUSED(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
-          "policy.plan: got call_us 1, unit_us -inf, gflop_us 1, wanted finite numbers");
-  odd = policy;
+  REFUSED(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
+          "costs.plan: got call_us 1, unit_us -inf, gflop_us 1, wanted finite numbers");
+  odd = costs;
   odd.packed.call_us = INFINITY;
-  CHECK_INT(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT);
-  odd = policy;
+  CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT);
+  odd = costs;
   odd.struct_size = 0;
-  CHECK_INT(fh_policy_choose(&odd, &work, 0, &path, us), FH_ERR_VERSION);
+  CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_VERSION);
 
 #define WORK(field, value, text)                                                   \
   do {                                                                             \
     fh_work bad = work;                                                            \
     bad.field = value;                                                             \
-    REFUSED(fh_policy_choose(&policy, &bad, 0, &path, us), FH_ERR_SHAPE, text);    \
+    REFUSED(fh_costs_choose(&costs, &bad, 0, &path, us), FH_ERR_SHAPE, text);    \
     CHECK(fh_work_gflop(&bad, FH_PADDED) == 0);                                    \
   } while (0)
   WORK(rows, -1, "work.rows: got -1, wanted 0 .. 9223372036854775807");
@@ -112,14 +112,14 @@ static void refusals(void) {
   WORK(reserved, 1, "work.reserved: got 1, wanted 0 .. 0");
   fh_work sized = work;
   sized.struct_size++;
-  CHECK_INT(fh_policy_choose(&policy, &sized, 0, &path, us), FH_ERR_VERSION);
+  CHECK_INT(fh_costs_choose(&costs, &sized, 0, &path, us), FH_ERR_VERSION);
   CHECK_INT(path, 77);
   CHECK(us[0] == 5);
 }
 
-static int32_t packs(const fh_policy *policy, const fh_work *work, int32_t planned) {
+static int32_t packs(const fh_costs *costs, const fh_work *work, int32_t planned) {
   int32_t answer = -1;
-  CHECK_INT(fh_policy_packs(policy, work, 0, planned, &answer), FH_OK);
+  CHECK_INT(fh_costs_packs(costs, work, 0, planned, &answer), FH_OK);
   return answer;
 }
 
@@ -128,11 +128,11 @@ static void packing(void) {
   fh_work work = some_work();
   work.entries = 1 << 30; /* what the lists share is not known yet */
   /* rows one by one 100, padded 130; packed at best 60 */
-  fh_policy policy = {sizeof policy, {130, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
-  CHECK_INT(packs(&policy, &work, 1), 1);
-  CHECK_INT(packs(&policy, &work, 0), 1);
+  fh_costs costs = {sizeof costs, {130, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
+  CHECK_INT(packs(&costs, &work, 1), 1);
+  CHECK_INT(packs(&costs, &work, 0), 1);
   for (int more = 0; more < 2; more++) { /* a plan that is there is paid for, but rows begin once more: 100 - 60 against that */
-    fh_policy begun = policy;
+    fh_costs begun = costs;
     begun.gather = (fh_path_cost){39.9 + 0.2 * more, (60.1 - 0.2 * more) / 1000, 0};
     begun.plan = (fh_path_cost){1000, 0, 0};
     CHECK_INT(packs(&begun, &work, 1), !more);
@@ -143,22 +143,22 @@ static void packing(void) {
   for (int part = 0; part < 3; part++) { /* 40 to gain, of which a plan takes a third, and twice that in vain; each kind of cost */
     for (int more = 0; more < 2; more++) {
       const double us = 13.3 + 0.1 * more;
-      policy.plan = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};
-      CHECK_INT(packs(&policy, &work, 0), !more);
+      costs.plan = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};
+      CHECK_INT(packs(&costs, &work, 0), !more);
       /* the other condition alone: 100 and twice the plan against 1.02 times padded */
-      policy.packed.call_us = 0;
-      policy.padded.call_us = 126.7 / 1.02;
-      CHECK_INT(packs(&policy, &work, 0), !more);
-      policy.packed.call_us = 10;
-      policy.padded.call_us = 130;
+      costs.packed.call_us = 0;
+      costs.padded.call_us = 126.7 / 1.02;
+      CHECK_INT(packs(&costs, &work, 0), !more);
+      costs.packed.call_us = 10;
+      costs.padded.call_us = 130;
     }
   }
   fh_work endless = work; /* as many keys as the type holds, rounded up to groups */
   endless.keys = INT64_MAX;
-  CHECK_INT(packs(&policy, &endless, 1), 0);
-  policy.plan = (fh_path_cost){0, 0, 0};
+  CHECK_INT(packs(&costs, &endless, 1), 0);
+  costs.plan = (fh_path_cost){0, 0, 0};
   for (int32_t planned = 0; planned < 2; planned++) {
-    fh_policy other = policy;
+    fh_costs other = costs;
     other.packed.call_us = 50.1; /* at best 100.1 */
     CHECK_INT(packs(&other, &work, planned), 0);
     other.packed.call_us = 49.9;
@@ -169,7 +169,7 @@ static void packing(void) {
     other.padded.unit_us = 0.1;
     CHECK_INT(packs(&other, &work, planned), 1);
     int32_t answer = -1;
-    CHECK_INT(fh_policy_packs(&other, &work, 1, planned, &answer), FH_OK); /* row_invariant */
+    CHECK_INT(fh_costs_packs(&other, &work, 1, planned, &answer), FH_OK); /* row_invariant */
     CHECK_INT(answer, 0);
     fh_work none = work;
     none.groups = 0;
@@ -177,42 +177,42 @@ static void packing(void) {
   }
 
   int32_t answer = 5;
-  REFUSED(fh_policy_packs(&policy, &work, 0, 0, NULL), FH_ERR_ARGUMENT, "packs: got NULL, wanted a pointer");
-  REFUSED(fh_policy_packs(NULL, &work, 0, 0, &answer), FH_ERR_ARGUMENT, "fh_policy: got NULL, wanted a pointer");
-  REFUSED(fh_policy_packs(&policy, NULL, 0, 0, &answer), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
-  REFUSED(fh_policy_packs(&policy, &work, -1, 0, &answer), FH_ERR_ARGUMENT, "row_invariant: got -1, wanted 0 or 1");
-  REFUSED(fh_policy_packs(&policy, &work, 0, 2, &answer), FH_ERR_ARGUMENT, "planned: got 2, wanted 0 or 1");
+  REFUSED(fh_costs_packs(&costs, &work, 0, 0, NULL), FH_ERR_ARGUMENT, "packs: got NULL, wanted a pointer");
+  REFUSED(fh_costs_packs(NULL, &work, 0, 0, &answer), FH_ERR_ARGUMENT, "fh_costs: got NULL, wanted a pointer");
+  REFUSED(fh_costs_packs(&costs, NULL, 0, 0, &answer), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
+  REFUSED(fh_costs_packs(&costs, &work, -1, 0, &answer), FH_ERR_ARGUMENT, "row_invariant: got -1, wanted 0 or 1");
+  REFUSED(fh_costs_packs(&costs, &work, 0, 2, &answer), FH_ERR_ARGUMENT, "planned: got 2, wanted 0 or 1");
   work.h_q = 0;
-  REFUSED(fh_policy_packs(&policy, &work, 0, 0, &answer), FH_ERR_SHAPE, "work.h_q: got 0, wanted 1 .. 128");
+  REFUSED(fh_costs_packs(&costs, &work, 0, 0, &answer), FH_ERR_SHAPE, "work.h_q: got 0, wanted 1 .. 128");
   CHECK_INT(answer, 5);
 }
 
-/* A policy from before plans had a cost: they cost nothing. */
+/* Costs from before plans had a cost: they cost nothing. */
 static void older(void) {
   fh_device *device = open_cpu(2);
   const fh_work work = some_work();
-  fh_policy policy = {offsetof(fh_policy, plan), {120, 0, 0}, {100, 0, 0}, {10, 0, 0}, {1000, 0, 0}};
-  CHECK_INT(packs(&policy, &work, 0), 1);
-  policy.struct_size = sizeof policy;
-  CHECK_INT(packs(&policy, &work, 0), 0);
-  policy.struct_size = offsetof(fh_policy, plan);
-  policy.plan.call_us = 77;
-  CHECK_INT(fh_policy_default(device, &policy), FH_OK);
-  CHECK(policy.plan.call_us == 77);
+  fh_costs costs = {offsetof(fh_costs, plan), {120, 0, 0}, {100, 0, 0}, {10, 0, 0}, {1000, 0, 0}};
+  CHECK_INT(packs(&costs, &work, 0), 1);
+  costs.struct_size = sizeof costs;
+  CHECK_INT(packs(&costs, &work, 0), 0);
+  costs.struct_size = offsetof(fh_costs, plan);
+  costs.plan.call_us = 77;
+  CHECK_INT(fh_costs_default(device, &costs), FH_OK);
+  CHECK(costs.plan.call_us == 77);
   fh_device_close(&device);
 }
 
 static void defaults(void) {
   fh_device *device = open_cpu(2);
-  fh_policy policy = {.struct_size = sizeof policy};
-  CHECK_INT(fh_policy_default(device, &policy), FH_OK);
-  const fh_path_cost costs[] = {policy.padded, policy.gather, policy.packed, policy.plan};
+  fh_costs costs = {.struct_size = sizeof costs};
+  CHECK_INT(fh_costs_default(device, &costs), FH_OK);
+  const fh_path_cost all[] = {costs.padded, costs.gather, costs.packed, costs.plan};
   for (int i = 0; i < 4; i++)
-    CHECK(isfinite(costs[i].call_us) && isfinite(costs[i].unit_us) && isfinite(costs[i].gflop_us) && costs[i].call_us > 0);
-  REFUSED(fh_policy_default(NULL, &policy), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
-  REFUSED(fh_policy_default(device, NULL), FH_ERR_ARGUMENT, "fh_policy: got NULL, wanted a pointer");
-  policy.struct_size = 7;
-  CHECK_INT(fh_policy_default(device, &policy), FH_ERR_VERSION);
+    CHECK(isfinite(all[i].call_us) && isfinite(all[i].unit_us) && isfinite(all[i].gflop_us) && all[i].call_us > 0);
+  REFUSED(fh_costs_default(NULL, &costs), FH_ERR_ARGUMENT, "device: got NULL, wanted a pointer");
+  REFUSED(fh_costs_default(device, NULL), FH_ERR_ARGUMENT, "fh_costs: got NULL, wanted a pointer");
+  costs.struct_size = 7;
+  CHECK_INT(fh_costs_default(device, &costs), FH_ERR_VERSION);
   fh_device_close(&device);
 }
 

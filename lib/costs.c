@@ -1,0 +1,133 @@
+/* Which path is expected to be fastest: a pure function of a description, testable on any machine. */
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+
+#include "internal.h"
+
+/* What FH_AUTO may lose to padded on lists that share nothing: a difference that is within the noise of most machines. */
+static const double AUTO_MARGIN = 0.02;
+
+/* What a plan costs that leads to nothing, in its own cost: itself, and again as much where the memory that it writes takes the
+ * place of KV rows and lists in the caches. On an H200, lists that share nothing: 26 us for a plan of 11 at s_q 1024, 8 heads; 24 for
+ * one of 12 at s_q 512, 16 heads; 72 for one of 43 at s_q 8192. */
+static const double PLAN_IN_VAIN = 2;
+
+static fh_status check_numbers(const fh_costs *costs) {
+  static const char *const names[] = {"padded", "gather", "packed", "plan"};
+  const fh_path_cost all[] = {costs->padded, costs->gather, costs->packed, costs->plan};
+  for (int i = 0; i < 4; i++)
+    if (!isfinite(all[i].call_us) || !isfinite(all[i].unit_us) || !isfinite(all[i].gflop_us))
+      return fh_fail(FH_ERR_ARGUMENT, "costs.%s: got call_us %g, unit_us %g, gflop_us %g, wanted finite numbers", names[i],
+                     all[i].call_us, all[i].unit_us, all[i].gflop_us);
+  return FH_OK;
+}
+
+fh_status fh_costs_in(const fh_costs *given, fh_costs *costs) {
+  const fh_status status = fh_struct_in("fh_costs", given, offsetof(fh_costs, plan), costs, sizeof *costs);
+  return status ? status : check_numbers(costs);
+}
+
+static fh_status read_work(const fh_work *given, fh_work *work) {
+  const fh_status status = fh_struct_in("fh_work", given, sizeof *work, work, sizeof *work);
+  if (status) return status;
+  const struct { const char *name; int64_t value, low, high; } fields[] = {
+      {"rows", work->rows, 0, INT64_MAX},   {"keys", work->keys, 0, INT64_MAX},
+      {"groups", work->groups, 0, INT64_MAX}, {"entries", work->entries, 0, INT64_MAX},
+      {"h_q", work->h_q, 1, 128},           {"h_pad", work->h_pad, work->h_q, 128},
+      {"group", work->group, work->groups ? 1 : 0, 64}, {"d_qk", work->d_qk, 1, INT32_MAX},
+      {"d_v", work->d_v, 1, INT32_MAX},     {"reserved", work->reserved, 0, 0},
+  };
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    if (fields[i].value < fields[i].low || fields[i].value > fields[i].high)
+      return fh_fail(FH_ERR_SHAPE, "work.%s: got %" PRId64 ", wanted %" PRId64 " .. %" PRId64, fields[i].name, fields[i].value,
+                     fields[i].low, fields[i].high);
+  return FH_OK;
+}
+
+static double gflop(const fh_work *work, int32_t path) {
+  const double pair = 2.0 * ((double)work->d_qk + (double)work->d_v) * 1e-9; /* of one head and one key */
+  const fh_path_info *info = fh_path_of(path);
+  if (!info || (!info->native && !info->candidate)) return 0;
+  const double heads = info->native ? work->h_q : work->h_pad;
+  if (!info->shares_tile) return pair * heads * (double)work->keys;
+  return work->groups ? pair * heads * work->group * (double)work->entries : 0;
+}
+
+double fh_work_gflop(const fh_work *given, int32_t path) {
+  fh_work work;
+  return read_work(given, &work) ? 0 : gflop(&work, path);
+}
+
+static double microseconds(const fh_path_cost *cost, int64_t units, double work_gflop) {
+  return cost->call_us + cost->unit_us * (double)units + cost->gflop_us * work_gflop;
+}
+
+/* The cost of a candidate. */
+static const fh_path_cost *cost_of(const fh_costs *costs, int32_t path) {
+  return path == FH_PADDED ? &costs->padded : path == FH_GATHER ? &costs->gather : &costs->packed;
+}
+
+/* What both questions below are asked with: full-size copies, checked. */
+typedef struct question {
+  fh_costs costs;
+  fh_work work;
+} question;
+
+static fh_status read_question(const fh_costs *costs, const fh_work *work, int32_t row_invariant, question *asked) {
+  fh_status status;
+  if ((status = fh_costs_in(costs, &asked->costs)) || (status = read_work(work, &asked->work))) return status;
+  if (row_invariant != 0 && row_invariant != 1)
+    return fh_fail(FH_ERR_ARGUMENT, "row_invariant: got %d, wanted 0 or 1", (int)row_invariant);
+  return FH_OK;
+}
+
+/* Costs by path, and the cheapest. */
+static int32_t compare(const question *asked, int32_t row_invariant, double *cost_us) {
+  const fh_work *work = &asked->work;
+  int32_t best = FH_PADDED;
+  for (int32_t p = 0; p < FH_PATHS; p++) {
+    const fh_path_info *info = fh_path_of(p);
+    const int offered = info->candidate && !(info->shares_tile && (!work->groups || row_invariant));
+    const int64_t units = info->shares_tile ? work->groups : work->rows;
+    cost_us[p] = offered ? microseconds(cost_of(&asked->costs, p), units, gflop(work, p)) : INFINITY;
+  }
+  for (int32_t p = 0; p < FH_PATHS; p++)
+    if (cost_us[p] < cost_us[best]) best = p;
+  return best;
+}
+
+fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us) {
+  question asked;
+  if (!path) return fh_fail_null("path");
+  if (!cost_us) return fh_fail_null("cost_us");
+  const fh_status status = read_question(costs, work, row_invariant, &asked);
+  if (status) return status;
+  *path = compare(&asked, row_invariant, cost_us);
+  return FH_OK;
+}
+
+fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs) {
+  question asked;
+  fh_work *w = &asked.work;
+  double us[FH_PATHS];
+  if (!packs) return fh_fail_null("packs");
+  const fh_status status = read_question(costs, work, row_invariant, &asked);
+  if (status) return status;
+  if (planned != 0 && planned != 1) return fh_fail(FH_ERR_ARGUMENT, "planned: got %d, wanted 0 or 1", (int)planned);
+  w->entries = w->groups ? w->keys / w->group + (w->keys % w->group != 0) : 0;
+  compare(&asked, row_invariant, us);
+  const int32_t row_path = us[FH_GATHER] < us[FH_PADDED] ? FH_GATHER : FH_PADDED;
+  const double rows = us[row_path], start = cost_of(&asked.costs, row_path)->call_us;
+  const double plan = planned ? 0 : microseconds(&asked.costs.plan, w->groups, gflop(w, FH_GATHER));
+  const double saved = rows - us[FH_PACKED] - plan, in_vain = plan * PLAN_IN_VAIN;
+  *packs = saved > 0 && saved >= (planned ? start : in_vain) && (planned || rows + in_vain <= us[FH_PADDED] * (1 + AUTO_MARGIN));
+  return FH_OK;
+}
+
+fh_status fh_costs_default(const fh_device *device, fh_costs *costs) {
+  if (!device) return fh_fail_null("device");
+  fh_costs own = {.struct_size = sizeof own};
+  device->back_end->costs(device, NULL, &own);
+  return fh_struct_out("fh_costs", costs, offsetof(fh_costs, plan), &own, sizeof own);
+}
