@@ -61,7 +61,7 @@ FLASHMLA         := $(BUILD)/libfewhead_flashmla.so
 X86 := $(filter x86_64 amd64,$(shell uname -m))
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # One file after the other would take minutes with CUDA: without a -j of its own, what people type uses every CPU. The build is a make
 # of its own also because there may have been no compiler yet when this one read the file.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -194,7 +194,10 @@ repl:
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
 C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/*.c bench/*.c))
 
-lint: lint-lua lint-c lint-tidy lint-sh
+LINT := lint-lua lint-c lint-tidy lint-sh lint-docs
+lint: $(LINT)
+list-lint:
+	@printf '%s\n' $(LINT)
 
 lint-lua:
 	@tools/setup.sh lint
@@ -213,6 +216,24 @@ lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cud
 lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
 	shellcheck -x fewhead tools/*.sh .ci/run
+
+# The tables in README.md, docs/ and the READMEs below results/ and kernels/ are made from the records in results/.
+docs:
+	@tools/setup.sh run
+	luajit tools/docs.lua
+lint-docs:
+	@tools/setup.sh run
+	luajit tools/docs.lua --check
+
+# C and CUDA sources as .clang-format lays them out. Versions of clang-format differ in details: this one decides.
+CLANG_FORMAT ?= clang-format-14
+FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+format:
+	$(CLANG_FORMAT) -i $(FORMATTED)
+lint-format:
+	@command -v $(CLANG_FORMAT) >/dev/null || { echo 'lint-format: not run, $(CLANG_FORMAT) is not installed'; exit 0; }; \
+	{ for f in $(FORMATTED); do $(CLANG_FORMAT) "$$f" | cmp -s - "$$f" || echo "$$f: not laid out as .clang-format says: run make format"; done; \
+	  awk 'length > 120 { print FILENAME ":" FNR ": " length " columns, wanted at most 120" }' $(FORMATTED); } | awk '1; END { exit NR > 0 }'
 
 # ---- Install. The Lua modules find header and library from where they lie themselves.
 PREFIX  ?= /usr/local

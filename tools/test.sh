@@ -22,4 +22,5 @@ else
   left_out=$(specs --list --tags=gpu 2>/dev/null | grep -c '_spec\.lua:')
   [ "$left_out" -eq 0 ] || echo "$left_out not run: need a CUDA device"
 fi
+seconds
 summary

@@ -1,0 +1,317 @@
+-- Makes the tables in the documents from the records in results/, so that a number stands in one place.
+--
+--   luajit tools/docs.lua                  writes the tables anew in README.md, docs/ and the READMEs of results/ and kernels/
+--   luajit tools/docs.lua --check          writes nothing; names each table that differs and each link to no file; status 1 then
+--   luajit tools/docs.lua [--check] FILE.. only these documents
+--
+-- A document marks a table with two comments, and this program writes the lines between them:
+--
+--   <!-- table: packed nvidia-h200 s_q=8192 h_q=8 -->
+--   <!-- end -->
+--
+-- The first word is the kind of table, a function in KINDS below. The second is a folder of results/. The rest are values that a
+-- record must have: its case's field is one of the listed ones. Run it in the checkout's root.
+package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
+local json = require "fewhead.base.json"
+local report = require "fewhead.report.report"
+
+-- ---- Records ----------------------------------------------------------------------------------------------------------------
+
+-- The records of results/FOLDER/NAME.jsonl in the order of the file; nil where the file is not there.
+local function read(folder, name)
+  local path = ("results/%s/%s.jsonl"):format(folder, name)
+  local file = io.open(path)
+  if not file then return nil end
+  file:close()
+  local records = {}
+  for record in json.lines(path) do records[#records + 1] = record end
+  return records
+end
+
+local function need(folder, name)
+  return read(folder, name) or error(("no results/%s/%s.jsonl"):format(folder, name), 0)
+end
+
+-- Whether each wanted field of the record's case (or chunk) has one of the wanted values: where = { s_q = "64,1024" }.
+local function fits(record, where)
+  for field, values in pairs(where) do
+    local value = (record.case or record.chunk)[field]
+    if not (","..values .. ","):find((",%s,"):format(tostring(value)), 1, true) then return false end
+  end
+  return true
+end
+
+-- One row for each combination of these fields, in the order of the file: { first = record, times = { [path] = median_us },
+-- records = { [path] = record } }. A field is the record's own or its case's. Records without a time are left out.
+local function rows_of(records, where, fields)
+  local rows, by_key = {}, {}
+  for _, record in ipairs(records) do
+    if record.time and fits(record, where) then
+      local values = {}
+      for i, name in ipairs(fields) do values[i] = tostring(record[name] or (record.case or record.chunk)[name]) end
+      local k = table.concat(values, "\n")
+      local row = by_key[k]
+      if not row then
+        row = { first = record, times = {}, records = {} }
+        by_key[k], rows[#rows + 1] = row, row
+      end
+      row.times[record.path], row.records[record.path] = record.time.median_us, record
+    end
+  end
+  return rows
+end
+
+-- ---- Columns ----------------------------------------------------------------------------------------------------------------
+
+local function us(path, title)
+  return { key = path, title = title or path, format = report.time, of = function(row) return row.times[path] end }
+end
+local function field(name, title, align)
+  local function of(row) return (row.first.case or row.first.chunk)[name] end
+  return { key = name, title = title or name, align = align, of = of }
+end
+-- Times of path `over` in times of path `under` (a name, or a function of the row that returns one). A record that was measured
+-- against `over` holds that ratio, taken from runs side by side; else it is that of the medians.
+local function ratio(title, over, under)
+  return { key = title, format = "%.2f", of = function(row)
+    local a = type(over) == "function" and over(row) or over
+    local b = type(under) == "function" and under(row) or under
+    local verdict = row.records[b] and row.records[b].verdict
+    if verdict and verdict.against == a then return verdict.ratio end
+    return row.times[a] and row.times[b] and row.times[a] / row.times[b]
+  end }
+end
+local OVER_AUTO = ratio("padded / auto", "padded", "auto")
+local CELL = { key = "cell", title = "lists", align = "left", of = function(row) return row.first.cell end }
+
+-- The fastest native path that is this library's own.
+local function best(row)
+  local found
+  for path, record in pairs(row.records) do
+    local native = record.provider == "fewhead" and path ~= "padded"
+    if native and (not found or row.times[path] < row.times[found]) then found = path end
+  end
+  return found
+end
+
+local function markdown(rows, columns)
+  local cells = {}
+  for i, row in ipairs(rows) do
+    cells[i] = {}
+    for _, column in ipairs(columns) do cells[i][column.key] = column.of(row) end
+  end
+  if #cells == 0 then error("no record fits", 0) end
+  return report.markdown(cells, columns)
+end
+
+-- ---- Kinds of table ---------------------------------------------------------------------------------------------------------
+
+local KINDS = {}
+
+-- What FlashMLA, or padded heads where there is no FlashMLA, takes and what auto takes in its place, on each device of results/.
+function KINDS.summary(_, where)
+  local rows = {}
+  local list = assert(io.popen("ls results"))
+  for folder in list:lines() do
+    local records = read(folder, "peers") or read(folder, "gate_sweep")
+    for _, row in ipairs(records and rows_of(records, where, { "pattern", "s_q" }) or {}) do
+      row.device = row.first.run.device
+      if row.first.run.kind == "cpu" then row.device = ("%s, %d threads"):format(row.device, row.first.run.threads) end
+      rows[#rows + 1] = row
+    end
+  end
+  list:close()
+  return markdown(rows, {
+    { key = "device", align = "left", of = function(row) return row.device end }, field("pattern", "lists", "left"), field "s_q",
+    us("flashmla", "FlashMLA"), us "padded", us "gather", us "packed", us "auto",
+    ratio("baseline / auto", function(row) return row.times.flashmla and "flashmla" or "padded" end, "auto"),
+  })
+end
+
+-- The library's paths beside FlashMLA's kernels.
+function KINDS.peers(folder, where)
+  local rows = rows_of(need(folder, "peers"), where, { "pattern", "s_q" })
+  return markdown(rows, {
+    field("pattern", "lists", "left"), field "s_q", us("flashmla", "flashmla, 64 heads"),
+    us("flashmla-few", "flashmla-few, 8 heads"), us "padded", us "gather", us "packed", us "auto",
+    ratio("flashmla / best", "flashmla", best),
+  })
+end
+
+-- Every path by the lists' kind.
+function KINDS.packed(folder, where)
+  local rows = rows_of(need(folder, "packed"), where, { "cell", "s_q", "h_q" })
+  return markdown(rows, {
+    CELL, field "s_q", field "h_q", us "padded", us "gather", us "packed",
+    { key = "plan", format = report.time, of = function(row) return row.records.packed and row.records.packed.time.plan_us end },
+    us "auto", ratio("padded / packed", "padded", "packed"), OVER_AUTO,
+  })
+end
+
+-- padded over auto: a row for each kind of lists, a column for each s_q.
+function KINDS.auto(folder, where)
+  local cells = rows_of(need(folder, "packed"), where, { "cell", "s_q" })
+  local rows, by_cell, columns, seen = {}, {}, { CELL }, {}
+  for _, cell in ipairs(cells) do
+    local name, s_q = cell.first.cell, cell.first.case.s_q
+    local row = by_cell[name]
+    if not row then
+      row = { first = cell.first, ratios = {} }
+      by_cell[name], rows[#rows + 1] = row, row
+    end
+    row.ratios[s_q] = OVER_AUTO.of(cell)
+    if not seen[s_q] then
+      seen[s_q] = true
+      columns[#columns + 1] = { key = ("%d"):format(s_q), s_q = s_q, format = "%.2f", of = function(r) return r.ratios[s_q] end }
+    end
+  end
+  table.sort(columns, function(a, b) return (a.s_q or 0) < (b.s_q or 0) end)
+  local whole = {} -- lists that were measured at every s_q
+  for _, row in ipairs(rows) do
+    local n = 0
+    for _ in pairs(row.ratios) do n = n + 1 end
+    if n == #columns - 1 then whole[#whole + 1] = row end
+  end
+  return markdown(whole, columns)
+end
+
+-- The kernels that work query by query.
+function KINDS.kernels(folder, where)
+  local rows = rows_of(need(folder, "kernels"), where, { "cell", "s_q", "h_q" })
+  return markdown(rows, {
+    { key = "cell", title = "sizes", align = "left", of = function(row) return row.first.cell end }, field "s_q", field "h_q",
+    us "padded", us "gather", ratio("padded / gather", "padded", "gather"),
+  })
+end
+
+-- One chunk through all layers of a model: every file of the folder whose name begins with "layers".
+function KINDS.layers(folder, where)
+  local rows = {}
+  for path in assert(io.popen(("ls results/%s/layers*.jsonl"):format(folder))):lines() do
+    local records = need(folder, path:match("([^/]+)%.jsonl$"))
+    for _, row in ipairs(rows_of(records, where, { "model", "tp", "prior" })) do rows[#rows + 1] = row end
+  end
+  return markdown(rows, {
+    field("model", "model", "left"), field("tp", "TP"), field "s_q", field("prior", "rows before"), field "layers",
+    us "padded", us "gather", us "packed", us "auto", OVER_AUTO,
+    { key = "plans", title = "plans' share of auto", format = function(share) return ("%.1f %%"):format(100 * share) end,
+      of = function(row) return row.records.auto and row.records.auto.plans.share end },
+  })
+end
+
+-- s_q by s_q, of one memory layout.
+function KINDS.gate_sweep(folder, where)
+  local rows = rows_of(need(folder, "gate_sweep"), where, { "pattern", "layout", "s_q" })
+  return markdown(rows, {
+    field("pattern", "lists", "left"), field("layout", "layout", "left"), field "s_q",
+    us "padded", us "gather", us "packed", us "auto", ratio("padded / best", "padded", best),
+  })
+end
+
+-- Which run made each file of the folder.
+function KINDS.runs(folder)
+  local rows = {}
+  for path in assert(io.popen(("ls results/%s/*.jsonl"):format(folder))):lines() do
+    local run = need(folder, path:match("([^/]+)%.jsonl$"))[1].run
+    rows[#rows + 1] = { file = path:match("[^/]+$"), options = ("`%s`"):format(table.concat(run.argv, " ")), run = run }
+  end
+  local function of_run(key, title, format)
+    return { key = key, title = title or key, align = "left", format = format, of = function(row) return row.run[key] end }
+  end
+  return markdown(rows, {
+    { key = "file", align = "left", of = function(row) return ("[%s](%s)"):format(row.file, row.file) end },
+    { key = "options", align = "left", of = function(row) return row.options end },
+    of_run("commit", "commit", function(commit) return commit:sub(1, 12) end), of_run "date", of_run "driver",
+  })
+end
+
+-- ---- Documents --------------------------------------------------------------------------------------------------------------
+
+local function lines_of(path)
+  local lines = {}
+  for line in io.lines(path) do lines[#lines + 1] = line end
+  return lines
+end
+
+-- The lines of the table that a marker asks for.
+local function table_of(marker)
+  local words = {}
+  for word in marker:gmatch("%S+") do words[#words + 1] = word end
+  local make = KINDS[words[1]]
+  if not make then error(("no kind of table %q"):format(tostring(words[1])), 0) end
+  local folder, where = nil, {}
+  for i = 2, #words do
+    local name, values = words[i]:match("^([%w_]+)=(.+)$")
+    if name then where[name] = values else folder = words[i] end
+  end
+  local lines = {}
+  for line in make(folder, where):gmatch("[^\n]+") do lines[#lines + 1] = line end
+  return lines
+end
+
+-- The document with its tables made anew; problems gets a line for each table that differs or cannot be made.
+local function rebuild(path, problems)
+  local old, new, i = lines_of(path), {}, 1
+  while i <= #old do
+    local marker = old[i]:match("^<!%-%- table: (.-) %-%->$")
+    new[#new + 1] = old[i]
+    i = i + 1
+    if marker then
+      local first, stop = i, i
+      while old[stop] and old[stop] ~= "<!-- end -->" do stop = stop + 1 end
+      local ok, made = pcall(table_of, marker)
+      if not old[stop] then ok, made = false, "no <!-- end --> after it" end
+      if not ok then
+        problems[#problems + 1] = ("%s:%d: table: %s: %s"):format(path, first - 1, marker, made)
+      else
+        if table.concat(made, "\n") ~= table.concat(old, "\n", first, stop - 1) then
+          problems[#problems + 1] = ("%s:%d: table: %s: differs from the records; run make docs"):format(path, first - 1, marker)
+        end
+        for _, line in ipairs(made) do new[#new + 1] = line end
+        i = stop
+      end
+    end
+  end
+  return table.concat(new, "\n") .. "\n"
+end
+
+-- Links to files of the checkout that are not there.
+local function check_links(path, problems)
+  local folder, fenced = path:match("^(.*/)") or "", false
+  for number, line in ipairs(lines_of(path)) do
+    if line:find("^```") then fenced = not fenced end
+    for target in (fenced and "" or line):gmatch("%]%(([^)#%s]+)[^)]*%)") do
+      local file = not target:find("^%a+:") and io.open(folder .. target)
+      if file then file:close()
+      elseif file == nil then problems[#problems + 1] = ("%s:%d: link: %s is not there"):format(path, number, target) end
+    end
+  end
+end
+
+local DOCUMENTS = "ls README.md docs/*.md results/*/README.md kernels/*/README.md kernels/*/*/README.md 2>/dev/null"
+
+local function main(arg)
+  local check, paths = false, {}
+  for _, word in ipairs(arg) do
+    if word == "--check" then check = true else paths[#paths + 1] = word end
+  end
+  if #paths == 0 then
+    for path in assert(io.popen(DOCUMENTS)):lines() do paths[#paths + 1] = path end
+  end
+  local failed = 0
+  for _, path in ipairs(paths) do
+    local problems = {}
+    local text = rebuild(path, problems)
+    if not check then
+      if #problems > 0 then assert(report.write(path, text)) end
+      problems = {}
+      rebuild(path, problems) -- what is left could not be made
+    end
+    check_links(path, problems)
+    for _, problem in ipairs(problems) do print(problem) end
+    failed = failed + #problems
+  end
+  return failed == 0 and 0 or 1
+end
+
+os.exit(main(arg), true)
