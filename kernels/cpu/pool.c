@@ -4,6 +4,10 @@
  * Items are dealt one at a time from a shared counter, so a thread that is slow or was descheduled holds up one item, not a
  * share. The thread that calls works too, as number 0. Nothing here depends on which thread took which item, and no kernel does
  * either: results are the same for every number of threads.
+ *
+ * A fork copies a pool's memory but none of its threads, and a lock that another thread held stays locked in the copy. So the child
+ * renews every pool before fork returns there: locks as new, no worker. The first run in the child starts workers again; where the
+ * system refuses them, the run goes on with those there are.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -19,7 +23,9 @@ typedef struct worker {
 
 struct fhk_cpu {
   int32_t threads, isa;
-  pthread_mutex_t turn; /* held for the length of a run: callers take turns */
+  fhk_cpu *previous, *next_pool; /* in the list of all pools, guarded by pools_lock */
+  pthread_mutex_t turn; /* held for the length of a run: callers take turns; guards `started` too */
+  int32_t started;      /* workers that run */
   pthread_mutex_t lock; /* guards what follows up to `next` */
   pthread_cond_t start, done;
   uint64_t run;   /* counts runs; a worker that sees a new number has work, if the run is still open */
@@ -97,13 +103,76 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
-/* Ends the first `started` workers and frees everything. */
-static void stop_workers(fhk_cpu *cpu, int32_t started) {
+/* ---- Fork ----------------------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+static fhk_cpu *pools;
+
+static void make_locks(fhk_cpu *cpu) {
+  pthread_mutex_init(&cpu->turn, NULL);
+  pthread_mutex_init(&cpu->lock, NULL);
+  pthread_cond_init(&cpu->start, NULL);
+  pthread_cond_init(&cpu->done, NULL);
+}
+
+/* The list must be whole in the child. */
+static void before_fork(void) { pthread_mutex_lock(&pools_lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&pools_lock); }
+
+/* Runs in the child's only thread. What the locks held is overwritten: nobody in this process can unlock or wake anything. */
+static void after_fork_in_child(void) {
+  for (fhk_cpu *cpu = pools; cpu; cpu = cpu->next_pool) {
+    make_locks(cpu);
+    cpu->started = cpu->open = cpu->inside = 0;
+  }
+  pthread_mutex_unlock(&pools_lock);
+}
+
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static int fork_watched;
+static void watch_fork(void) { fork_watched = !pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+
+static void enlist(fhk_cpu *cpu) {
+  pthread_mutex_lock(&pools_lock);
+  cpu->next_pool = pools;
+  if (pools) pools->previous = cpu;
+  pools = cpu;
+  pthread_mutex_unlock(&pools_lock);
+}
+
+static void delist(fhk_cpu *cpu) {
+  pthread_mutex_lock(&pools_lock);
+  if (cpu->next_pool) cpu->next_pool->previous = cpu->previous;
+  if (cpu->previous) cpu->previous->next_pool = cpu->next_pool;
+  else pools = cpu->next_pool;
+  pthread_mutex_unlock(&pools_lock);
+}
+
+/* ---- Making and ending ---------------------------------------------------------------------------------------------------- */
+
+/* Starts the workers that are missing, as many as the system grants. Workers take no signals: a program's handlers run on its own
+ * threads, as they would without this library. */
+static void start_workers(fhk_cpu *cpu) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  for (; cpu->started < cpu->threads - 1; cpu->started++) {
+    worker *w = &cpu->workers[cpu->started];
+    w->cpu = cpu;
+    w->number = cpu->started + 1;
+    if (pthread_create(&w->handle, NULL, worker_main, w)) break;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void fhk_cpu_destroy(fhk_cpu *cpu) {
+  if (!cpu) return;
+  delist(cpu);
   pthread_mutex_lock(&cpu->lock);
   cpu->stop = 1;
   pthread_cond_broadcast(&cpu->start);
   pthread_mutex_unlock(&cpu->lock);
-  for (int32_t i = 0; i < started; i++) pthread_join(cpu->workers[i].handle, NULL);
+  for (int32_t i = 0; i < cpu->started; i++) pthread_join(cpu->workers[i].handle, NULL);
   pthread_cond_destroy(&cpu->start);
   pthread_cond_destroy(&cpu->done);
   pthread_mutex_destroy(&cpu->lock);
@@ -112,33 +181,18 @@ static void stop_workers(fhk_cpu *cpu, int32_t started) {
 }
 
 fhk_cpu *fhk_cpu_create(int32_t threads, int32_t isa) {
+  pthread_once(&fork_once, watch_fork);
+  if (!fork_watched) return NULL;
   fhk_cpu *cpu = calloc(1, sizeof *cpu + (size_t)(threads - 1) * sizeof cpu->workers[0]);
   if (!cpu) return NULL;
   cpu->threads = threads;
   cpu->isa = isa;
-  pthread_mutex_init(&cpu->turn, NULL);
-  pthread_mutex_init(&cpu->lock, NULL);
-  pthread_cond_init(&cpu->start, NULL);
-  pthread_cond_init(&cpu->done, NULL);
-  /* Workers take no signals: a program's handlers run on its own threads, as they would without this library. */
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  int32_t started = 0;
-  for (; started < threads - 1; started++) {
-    worker *w = &cpu->workers[started];
-    w->cpu = cpu;
-    w->number = started + 1;
-    if (pthread_create(&w->handle, NULL, worker_main, w)) break;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (started == threads - 1) return cpu;
-  stop_workers(cpu, started);
+  make_locks(cpu);
+  enlist(cpu);
+  start_workers(cpu);
+  if (cpu->started == threads - 1) return cpu;
+  fhk_cpu_destroy(cpu);
   return NULL;
-}
-
-void fhk_cpu_destroy(fhk_cpu *cpu) {
-  if (cpu) stop_workers(cpu, cpu->threads - 1);
 }
 
 void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg) {
@@ -149,6 +203,7 @@ void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t
     pthread_mutex_unlock(&cpu->turn);
     return;
   }
+  if (cpu->started < cpu->threads - 1) start_workers(cpu); /* in a forked child */
   pthread_mutex_lock(&cpu->lock);
   cpu->fn = fn;
   cpu->arg = arg;
