@@ -6,27 +6,16 @@
 #include <unistd.h>
 
 #include "cpu_back_end.h"
+#include "cpu_quota.h"
 
 enum { MAX_THREADS = 1024 };
-
-/* The CPU share that a container was given, rounded up to whole CPUs; 0 when there is no limit. Linux control groups, v2. */
-static int32_t quota_cpus(void) {
-  FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-  if (!file) return 0;
-  long long quota, period;
-  const int limited = fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
-  fclose(file);
-  if (!limited) return 0;
-  const long long cpus = (quota - 1) / period + 1;
-  return cpus < MAX_THREADS ? (int32_t)cpus : MAX_THREADS;
-}
 
 static int32_t usable_cpus(void) {
   int32_t cpus = 0;
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = CPU_COUNT(&set);
   if (cpus == 0) cpus = (int32_t)sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than a cpu_set_t has room for */
-  const int32_t quota = quota_cpus();
+  const int32_t quota = fh_quota_cpus("");
   if (quota && quota < cpus) cpus = quota;
   return cpus < 1 ? 1 : cpus < MAX_THREADS ? cpus : MAX_THREADS;
 }
