@@ -30,6 +30,24 @@ static inline const int32_t *fhk_list(const fh_call *call, int64_t s) {
   return call->topk ? call->indices + s * call->indices_stride : NULL;
 }
 
+static inline int64_t fhk_clamp(int64_t value, int64_t least, int64_t most) {
+  return value < least ? least : value > most ? most : value;
+}
+
+/*
+ * Rows of group g and its first row; 0 rows where g is no group. A plan lies in memory of the caller, and may have been overwritten
+ * since it was built: results are then wrong, but whatever it holds, no row lies outside the call and no group has more than `group`.
+ */
+static inline int64_t fhk_plan_rows(const fh_plan *plan, int64_t g, int64_t *first) {
+  *first = 0;
+  if (g < 0 || g >= plan->groups) return 0;
+  *first = fhk_clamp(plan->first[g], 0, plan->s_q);
+  return fhk_clamp(plan->first[g + 1], *first, *first + plan->group < plan->s_q ? *first + plan->group : plan->s_q) - *first;
+}
+
+/* Groups at the start of the order that are not packed. */
+static inline int64_t fhk_plan_packed_from(const fh_plan *plan) { return fhk_clamp(*plan->packed_from, 0, plan->groups); }
+
 /* A counter that the threads of one run add to. */
 typedef struct fhk_work {
   _Atomic uint64_t useful_flops, executed_flops, bytes;

@@ -31,13 +31,12 @@ void fhk_cpu_run_parts(fhk_cpu *cpu, const fh_call *call, int32_t rows, fh_count
   const fh_plan *plan = call->plan;
   fh_call part = *call;
   uint64_t one_by_one = 0;
-  for (int32_t i = 0; i < *plan->packed_from; i++) {
-    const int64_t g = plan->order[i];
-    one_by_one += (uint64_t)(plan->first[g + 1] - plan->first[g]);
-  }
-  fhk_packed_run(cpu, &part, *plan->packed_from, &work);
+  const int64_t packed_from = fhk_plan_packed_from(plan);
+  for (int64_t i = 0, first; i < packed_from; i++) one_by_one += (uint64_t)fhk_plan_rows(plan, plan->order[i], &first);
+  if (one_by_one > (uint64_t)call->s_q) one_by_one = (uint64_t)call->s_q; /* a damaged plan may name a group twice */
+  fhk_packed_run(cpu, &part, packed_from, &work);
   part.path = rows;
-  fhk_query_run_groups(cpu, &part, *plan->packed_from, &work);
+  fhk_query_run_groups(cpu, &part, packed_from, &work);
   counters->rows[rows] += one_by_one;
   counters->rows[FH_PACKED] += (uint64_t)call->s_q - one_by_one;
   add_work(counters, &work);

@@ -31,12 +31,14 @@ static void group(void *arg, int64_t item, int32_t thread) {
   const packed_run *run = arg;
   const fh_call *call = run->call;
   const fh_plan *plan = run->plan;
-  const int64_t g = plan->order[run->from + item], first = plan->first[g];
-  const int32_t queries = (int32_t)(plan->first[g + 1] - first);
+  const int64_t g = plan->order[run->from + item];
+  int64_t first;
+  const int32_t queries = (int32_t)fhk_plan_rows(plan, g, &first);
   if (queries == 0) return; /* fewer groups than there might have been */
   const int32_t *token = plan->token + g * plan->capacity;
   const uint64_t *member = plan->member + g * plan->capacity;
-  const int64_t entries = plan->entries[g];
+  const uint64_t everyone = UINT64_MAX >> (64 - queries);
+  const int64_t entries = fhk_clamp(plan->entries[g], 0, plan->capacity);
   tile *t = fhk_tiles_make(run->ops, call, call->h_q, queries, run->scratch + (uint64_t)thread * run->scratch_bytes);
   uint64_t keys = 0;
   for (int32_t i = 0; i < queries; i++) {
@@ -44,8 +46,9 @@ static void group(void *arg, int64_t item, int32_t thread) {
     keys += (uint64_t)plan->keys[first + i];
   }
   for (int64_t e = 0; e < entries; e++) {
+    if (token[e] < 0 || token[e] >= call->s_kv) continue;
     const uint16_t *row = call->kv + token[e] * call->kv_stride;
-    for (uint64_t m = member[e]; m; m &= m - 1) fhk_tile_add(&t[__builtin_ctzll(m)], run->ops, row);
+    for (uint64_t m = member[e] & everyone; m; m &= m - 1) fhk_tile_add(&t[__builtin_ctzll(m)], run->ops, row);
   }
   uint64_t executed = 0;
   uint64_t bytes = (uint64_t)entries * ((uint64_t)call->d_qk * 2 + sizeof *token + sizeof *member) + sizeof *plan->order +

@@ -44,8 +44,9 @@ static void query(void *arg, int64_t s, int32_t thread) {
 static void query_of_group(void *arg, int64_t item, int32_t thread) {
   const query_run *run = arg;
   const fh_plan *plan = run->plan;
-  const int64_t g = plan->order[item / plan->group], s = plan->first[g] + item % plan->group;
-  if (s < plan->first[g + 1]) query(arg, s, thread);
+  int64_t first;
+  const int64_t rows = fhk_plan_rows(plan, plan->order[item / plan->group], &first);
+  if (item % plan->group < rows) query(arg, first + item % plan->group, thread);
 }
 
 void fhk_query_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {

@@ -30,6 +30,11 @@
  *  - Strides and offsets are int64_t, in elements of the array they belong to. Sizes in bytes say so.
  *  - Functions may be called from any thread. Two calls may run at once when what they write is separate; on one CPU device they
  *    share its threads and take turns.
+ *  - A forked child may use and close each CPU device of its parent, and open its own. CUDA does not work in a child of a process
+ *    that has used CUDA: fork first, then open a CUDA device.
+ *  - A plan lies in the caller's memory. What overwrites that memory makes the plan's answers wrong, but no path reads or writes
+ *    outside the call's arrays for it.
+ *  - Messages use "." as the decimal point in every locale.
  *
  * On CUDA
  *  - Every device has a stream of its own, which waits for no other. A call, a timer or a graph runs there, or on the
