@@ -17,7 +17,7 @@ local opt = fh.cli.options {
     { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
     { "--s-q", "AXIS", "rows of a chunk (default 64:2048:*2 on a CPU, 64:16384:*2 on a GPU)", lo = 1 },
     { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
-    { "--layout", "LIST", "memory layouts", default = "vllm,packed", choices = fh.layout.names },
+    { "--layout", "LIST", "memory layouts", default = "vllm,contiguous", choices = fh.layout.names },
     { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.drawn },
     { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
@@ -53,10 +53,12 @@ local sweep, failure = interrupt.during(function(pressed)
   return fh.sweep {
     preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
     paths = { "padded", "native", "auto", unpack(opt.provider) }, layout = opt.layout, seed = opt.seed,
-    pattern = opt.indices and "file" or opt.pattern, indices = opt.indices,
-    cold = opt.cold, seconds = opt.seconds, device = dev, run = header,
-    file = folder .. "/gate_sweep.jsonl", interrupted = pressed,
-    on_cell = function(i, n, cell) line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout)) end,
+    pattern = not opt.indices and opt.pattern or nil, indices = opt.indices,
+    cold = opt.cold, max_seconds = opt.seconds, device = dev, run = header,
+    out = folder .. "/gate_sweep.jsonl", interrupted = pressed,
+    on_cell = function(i, n, cell)
+      line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout))
+    end,
   }
 end)
 line:clear()

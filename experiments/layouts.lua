@@ -1,4 +1,4 @@
--- Does the memory layout matter? The same case in every layout, path by path: packed rows, the engine's 64-head buffer, odd
+-- Does the memory layout matter? The same case in every layout, path by path: contiguous rows, the engine's 64-head buffer, odd
 -- strides, odd offsets.
 --
 --   ./fewhead run experiments/layouts.lua --s-q 512
@@ -20,7 +20,7 @@ local opt = fh.cli.options {
 
 local sweep = fh.sweep {
   paths = { "padded", "native", unpack(opt.provider) },
-  preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, seconds = opt.seconds, cold = opt.cold,
+  preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, max_seconds = opt.seconds, cold = opt.cold,
 }
 print(("%s, %s, %s caches"):format(opt.preset, sweep.run.device, opt.cold and "cold" or "hot"))
 print(sweep)

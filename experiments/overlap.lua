@@ -51,7 +51,7 @@ local preset = fh.preset.get(opt.model .. " tp8") -- neither lists nor d_qk depe
 -- ---- Lists ------------------------------------------------------------------------------------------------------------------
 
 local function captured()
-  local lists = need(fh.pattern.make("file", { file = opt.indices, s_q = opt.s_q }))
+  local lists = need(fh.pattern.make("file", { indices = opt.indices, s_q = opt.s_q }))
   if not opt.topk_length then return lists end
   local lengths = need(fh.npy.load(opt.topk_length))
   if #lengths.shape ~= 1 or lengths.shape[1] < lists.s_q then

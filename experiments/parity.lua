@@ -16,8 +16,8 @@ local opt = fh.cli.options {
     { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
     { "--s-q", "INTEGER", "rows of the chunk", default = 256, lo = 1 },
     { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
-    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.names },
-    { "--file", "FILE", "captured indices, for --pattern file" },
+    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.drawn },
+    { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
     { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
     { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
   },
@@ -31,8 +31,8 @@ end
 
 local dev = try(fh.open(opt.device))
 local case = try(fh.case {
-  preset = opt.preset, s_q = opt.s_q, heads = opt.heads, pattern = opt.pattern, layout = opt.layout, file = opt.file,
-  seed = opt.seed,
+  preset = opt.preset, s_q = opt.s_q, heads = opt.heads, pattern = not opt.indices and opt.pattern or nil, layout = opt.layout,
+  indices = opt.indices, seed = opt.seed,
 })
 local problem = try(case:problem(dev))
 local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)

@@ -6,7 +6,7 @@
 --
 -- Where there is no FlashMLA, a line says what was looked for, and the built-in padded path stands in. Then native heads are
 -- compared with padded ones as the published few-head kernel was, beside its figures. Exit status: 0, 1 when something was wrong
--- or failed, 130 after Ctrl-C, which keeps what was measured; a case that a peer refuses is neither.
+-- or failed, 130 after Ctrl-C, which keeps what was measured; a case that a provider refuses is neither.
 local fh = require "fewhead"
 
 local opt = fh.cli.options {
@@ -61,11 +61,11 @@ for _, path in ipairs { "gather", "packed", "auto" } do
   if dev:has_path(path, opt.heads or fh.preset.get(opt.preset).h_q) then add(path) end
 end
 if few then add(few) end
-for _, peer in ipairs(opt.provider) do add(peer) end
+for _, provider in ipairs(opt.provider) do add(provider) end
 
 local head = { absent or "FlashMLA: " .. flashmla.text }
 if few then head[#head + 1] = "flashmla-few: " .. few.text end
-for _, peer in ipairs(opt.provider) do head[#head + 1] = ("%s: version %s"):format(peer.name, peer.text) end
+for _, provider in ipairs(opt.provider) do head[#head + 1] = ("%s: version %s"):format(provider.name, provider.text) end
 print(table.concat(head, "\n"))
 
 -- ---- The race -----------------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ local legend = {
   ("max error: in out, against the reference. to %s: the same against %s. three ways: which of reference, %s and this one is "
     .. "wrong, if any."):format(base_name, base_name, base_name),
   "Times by the device's own timer, paths in turns, hot caches; packed runs on a plan that is there, auto makes its own.",
-  "What a peer prepares once for a call, and bringing its results to the caller's memory, is not in its times"
+  "What a provider prepares once for a call, and bringing its results to the caller's memory, is not in its times"
     .. (padding and ", but FlashMLA's padding is." or "."),
 }
 local figures_legend = "8 of 64 heads, topk 640, lists of 512, sinks; q and out are views of 64-head buffers, out is written in "

@@ -225,7 +225,7 @@ describe("a CUDA device #gpu", function()
       local FAR, ROWS = 2^31 + 2^20, 2 -- elements from row to row of q and out, and over all rows of kv
       local needed = 3 * 2 * FAR -- bytes
       if dev:info().memory_bytes < needed + 4 * GIGA then pending(("needs %.0f GB of memory"):format(needed / GIGA)) end
-      local p = problem_of { s_q = ROWS, s_kv = 9, topk = 12, layout = "packed", lengths = "none" }
+      local p = problem_of { s_q = ROWS, s_kv = 9, topk = 12, layout = "contiguous", lengths = "none" }
       local want = assert(parity.expected(p))
       local q = assert(tensor.new(dev, "bf16", { ROWS, 8, 512 }, { stride = { FAR, 512, 1 } }))
       q:copy_from(p.q)
@@ -244,7 +244,7 @@ describe("a CUDA device #gpu", function()
     end)
 
     it("take pointers at any multiple of an element, and rows at any distance", function()
-      local p = problem_of { s_q = 9, layout = "packed" }
+      local p = problem_of { s_q = 9, layout = "contiguous" }
       local want = assert(parity.expected(p))
       local inputs = { q = p.q, kv = p.kv }
       for _, pad in ipairs { 8, 5 } do -- rows stay on 16 bytes with the first, not with the second
@@ -316,7 +316,7 @@ describe("a CUDA device #gpu", function()
     end)
 
     it("take 131072 rows", function()
-      local p = problem_of { s_q = 131072, h_q = 1, topk = 16, s_kv = 4096, layout = "packed" }
+      local p = problem_of { s_q = 131072, h_q = 1, topk = 16, s_kv = 4096, layout = "contiguous" }
       local want = assert(parity.expected(p, { sample = 2000 }))
       for _, path in ipairs(PATHS) do
         local r = parity.check(p, path, { want = want })
@@ -330,7 +330,7 @@ describe("a CUDA device #gpu", function()
         [64] = { "padded", "padded" }, [128] = { "padded", "padded" },
       } do
         for i, s_q in ipairs { 64, 2048 } do
-          local p = problem_of { s_q = s_q, h_q = heads, s_kv = 1000, topk = 640, lengths = "none", layout = "packed" }
+          local p = problem_of { s_q = s_q, h_q = heads, s_kv = 1000, topk = 640, lengths = "none", layout = "contiguous" }
           local wanted = dev:has_path("packed", heads) and paths[i] or paths[1]
           local work = assert(p:run("auto", assert(p:outputs())))
           assert.same({ wanted, { [wanted] = s_q } }, { work.path, work.by_path })

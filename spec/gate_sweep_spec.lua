@@ -197,7 +197,7 @@ describe("layouts", function()
     local out, status = run("layouts", "--s-q 8 --seconds 0")
     assert.equal(0, status)
     assert.matches("^v4%.1%-flash tp8, [^\n]+, hot caches\nlayout ", out)
-    for _, layout in ipairs { "packed", "vllm", "strided", "offset" } do
+    for _, layout in ipairs { "contiguous", "vllm", "strided", "offset" } do
       assert.matches("\n" .. layout .. " +8 .- pass ", out)
     end
   end)

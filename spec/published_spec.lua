@@ -105,7 +105,7 @@ describe("views as engines pass them", function()
   end)
 
   it("change no bit of a result", function()
-    local plain = assert(published(64, { layout = "packed" }):problem(dev))
+    local plain = assert(published(64, { layout = "contiguous" }):problem(dev))
     for _, path in ipairs(all) do
       local a, b = assert(problem:outputs()), assert(plain:outputs())
       assert(problem:run(path, a))

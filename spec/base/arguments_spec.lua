@@ -116,7 +116,7 @@ describe("args.list", function()
 end)
 
 describe("args.enum", function()
-  local layouts = { "packed", "vllm", "strided", "offset" }
+  local layouts = { "contiguous", "vllm", "strided", "offset" }
 
   it("returns a listed value", function()
     assert.equal("vllm", args.enum("layout", "vllm", layouts))
@@ -124,9 +124,9 @@ describe("args.enum", function()
   end)
 
   it("lists the choices and suggests the nearest", function()
-    assert.equal('layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
+    assert.equal('layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
       refused(args.enum, "layout", "vlm", layouts))
-    assert.equal("layout: got nil, wanted one of packed, vllm, strided, offset", refused(args.enum, "layout", nil, layouts))
+    assert.equal("layout: got nil, wanted one of contiguous, vllm, strided, offset", refused(args.enum, "layout", nil, layouts))
     assert.equal("d_v: got 576, wanted 512", refused(args.enum, "d_v", 576, { 512 }))
   end)
 end)

@@ -25,7 +25,7 @@ describe("case", function()
     local c = case { s_q = 2048 }
     assert.same({
       s_q = 2048, s_kv = 8192 + 2048 + 127, h_q = 8, h_pad = 64, d_qk = 512, d_v = 512, topk = 640, pattern = "csa",
-      layout = "packed", seed = 0, window = 128, index_topk = 512, ratio = 1, holes = 0.01, requests = 1, prior = 6144,
+      layout = "contiguous", seed = 0, window = 128, index_topk = 512, ratio = 1, holes = 0.01, requests = 1, prior = 6144,
       lengths = "natural", invalid_rows = 0, values = "normal", scale_q = 1, sink = "normal", sm_scale = 512^-0.5, lse = true,
       max_logits = true,
     }, c:describe())
@@ -86,7 +86,7 @@ describe("case", function()
   it("has one line for an identity, that every option which changes it changes", function()
     assert.equal("csa s_q=2048 s_kv=10367 h_q=8/64 d_qk=512 topk=640 window=128 ratio=1 holes=0.01 prior=6144 layout=vllm " ..
       "sink=normal seed=0", case({ heads = 8, s_q = 2048, pattern = "csa", layout = "vllm" }):id())
-    assert.equal("uniform s_q=62 s_kv=95 h_q=8/64 d_qk=576 topk=128 holes=0.1 repeats=true lengths=100 layout=packed " ..
+    assert.equal("uniform s_q=62 s_kv=95 h_q=8/64 d_qk=576 topk=128 holes=0.1 repeats=true lengths=100 layout=contiguous " ..
       "values=flashmla sink=flashmla sm_scale=0.5 seed=0", case {
         s_q = 62, s_kv = 95, d_qk = 576, topk = 128, pattern = "uniform", repeats = true, holes = 0.1, values = "flashmla",
         sink = "flashmla", sm_scale = 0.5, lengths = 100,
@@ -142,13 +142,13 @@ describe("case", function()
       f = assert(io.open(name .. ".json", "w"))
       f:write('{"dtype": "int32", "shape": [3, 1]}')
       f:close()
-      local c = assert(case { pattern = "file", file = name })
-      assert.same({ 3, 6, 1, name }, { c.s_q, c.s_kv, c.topk, c.file })
+      local c = assert(case { pattern = "file", indices = name })
+      assert.same({ 3, 6, 1, name }, { c.s_q, c.s_kv, c.topk, c.indices })
       assert.same(c:describe(), case(c:describe()):describe())
     end)
 
     it("is nil and the reason when the file is bad", function()
-      local c, err = case { pattern = "file", file = name .. ".none.npy" }
+      local c, err = case { pattern = "file", indices = name .. ".none.npy" }
       assert.is_nil(c)
       assert.equal(name .. ".none.npy: No such file or directory", err)
     end)
@@ -194,7 +194,7 @@ describe("case", function()
       refused("case: s_q: got nil, wanted a whole number in 0 .. 2147483647", {})
       refused('case: pattern: got "csaa", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
         { s_q = 1, pattern = "csaa" })
-      refused('case: layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
+      refused('case: layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
         { s_q = 1, layout = "vlm" })
       refused('case: sink: got "on", wanted one of normal, none, flashmla', { s_q = 1, sink = "on" })
       refused('case: values: got "zero", wanted one of normal, flashmla', { s_q = 1, values = "zero" })
@@ -220,7 +220,7 @@ describe("case", function()
       refused("case: s_kv: got 100, wanted 1 * M with M >= 8320: requests * (8192 compressed + 128 token rows)",
         { s_q = 1, s_kv = 100 })
       refused("case: prior[1]: got -1, wanted a whole number in 0 .. 2147483647", { s_q = 2, requests = 2, prior = { -1, 3 } })
-      refused("case: file: got nil, wanted a string", { pattern = "file" })
+      refused("case: indices: got nil, wanted a string", { pattern = "file" })
     end)
 
     it("methods without a case", function()

@@ -41,13 +41,13 @@ describe("layout", function()
     end)
 
     it("leave out lengths and sink that the call does not have", function()
-      local t = assert(layout.make("packed", dev, with { topk_length = false, attn_sink = false }))
+      local t = assert(layout.make("contiguous", dev, with { topk_length = false, attn_sink = false }))
       assert.is_nil(t.topk_length)
       assert.is_nil(t.attn_sink)
     end)
 
-    it("are without gaps and aligned when packed", function()
-      local t = assert(layout.make("packed", dev, SIZES))
+    it("are without gaps and aligned when contiguous", function()
+      local t = assert(layout.make("contiguous", dev, SIZES))
       for _, key in ipairs { "q", "kv", "indices", "topk_length", "attn_sink" } do
         assert.is_true(t[key]:is_contiguous(), key)
         assert.equal(0, alignment(t[key], 64), key)
@@ -215,7 +215,7 @@ describe("layout", function()
       touched("out", 3 * 9 * 515 + 7 * 515 + 512, "out: written outside its elements, at row 3, head 7, column 512")
       o = assert(layout.outputs("offset", dev, output_sizes()))
       touched("out", -1, "out: written outside its elements, at row 0, head 0, column -1")
-      o = assert(layout.outputs("packed", dev, output_sizes()))
+      o = assert(layout.outputs("contiguous", dev, output_sizes()))
       touched("lse", -1, "lse: written outside its elements, at row -1, head 7")
     end)
 
@@ -257,15 +257,15 @@ describe("layout", function()
       assert.matches("layout_spec%.lua:%d+: ", err)
       assert.equal(message, (err:gsub("^.*layout_spec%.lua:%d+: ", "")))
     end
-    refused('layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
+    refused('layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
       function() layout.make("vlm", dev, SIZES) end)
     refused("layout.make: s_q: got 1.5, wanted a whole number >= 0",
-      function() layout.make("packed", dev, with { s_q = 1.5 }) end)
+      function() layout.make("contiguous", dev, with { s_q = 1.5 }) end)
     refused("layout.make: h_pad: got 4, wanted at least h_q = 8",
-      function() layout.make("packed", dev, with { h_pad = 4 }) end)
+      function() layout.make("contiguous", dev, with { h_pad = 4 }) end)
     refused('layout.outputs: unknown option "top_k"; did you mean "topk"? known: s_q, s_kv, h_q, h_pad, d_qk, d_v, topk, ' ..
       "topk_length, attn_sink, lse, max_logits, float32",
-      function() layout.outputs("packed", dev, output_sizes { top_k = 1 }) end)
+      function() layout.outputs("contiguous", dev, output_sizes { top_k = 1 }) end)
     refused("layout.intact: got {}, wanted outputs, such as layout.outputs gives", function() layout.intact {} end)
   end)
 end)

@@ -13,7 +13,7 @@ local every = parser {
   { "--threads", "N", "threads", kind = "INTEGER", lo = 1, hi = 1024 },
   { "--seed", "INTEGER", "seed" },
   { "--rate", "NUMBER", "rate", lo = 0 },
-  { "--layout", "LIST", "layouts", choices = { "packed", "vllm" }, default = "packed" },
+  { "--layout", "LIST", "layouts", choices = { "contiguous", "vllm" }, default = "contiguous" },
   { "--format", "FORMAT", "of the report", choices = { "table", "jsonl" }, default = "table" },
   { "--note", "TEXT", "kept in the record", repeated = true },
   { "--traffic", "FILE", "a trace" },
@@ -29,7 +29,7 @@ end
 
 describe("options.new", function()
   it("gives defaults: flags false, repeated options an empty list, the rest nil unless a default is named", function()
-    assert.same({ s_q = "64:2048:*2", layout = { "packed" }, format = "table", note = {}, cold = false }, every:parse {})
+    assert.same({ s_q = "64:2048:*2", layout = { "contiguous" }, format = "table", note = {}, cold = false }, every:parse {})
   end)
 
   it("takes a value after a space or an equals sign, and the last of two", function()
@@ -80,9 +80,9 @@ describe("options.new", function()
   end)
 
   it("takes lists apart and checks each name", function()
-    assert.same({ "vllm", "packed" }, value("layout", "--layout", "vllm,packed"))
-    assert.equal('--layout: got "vllm,packd", wanted one of packed, vllm; did you mean packed?',
-      value("layout", "--layout", "vllm,packd"))
+    assert.same({ "vllm", "contiguous" }, value("layout", "--layout", "vllm,contiguous"))
+    assert.equal('--layout: got "vllm,contigous", wanted one of contiguous, vllm; did you mean contiguous?',
+      value("layout", "--layout", "vllm,contigous"))
     assert.equal('--layout: got "vllm,", wanted names with commas between them', value("layout", "--layout", "vllm,"))
   end)
 
@@ -155,7 +155,7 @@ usage: fewhead run experiments/tool.lua [options]
   --threads N               threads
   --seed INTEGER            seed
   --rate NUMBER             rate
-  --layout LIST             layouts (packed, vllm; default packed)
+  --layout LIST             layouts (contiguous, vllm; default contiguous)
   --format FORMAT           of the report (table, jsonl; default table)
   --note TEXT               kept in the record (may be repeated)
   --traffic FILE            a trace

@@ -67,7 +67,7 @@ end)
 
 describe("axis.names", function()
   it("takes a text or a list, each name once", function()
-    assert.same({ "vllm", "packed" }, axis.names("layout", "vllm, packed,vllm"))
+    assert.same({ "vllm", "contiguous" }, axis.names("layout", "vllm, contiguous,vllm"))
     assert.same({ "csa" }, axis.names("pattern", { "csa" }))
   end)
 
@@ -76,7 +76,7 @@ describe("axis.names", function()
     assert.equal('layout: got "vllm,", ' .. wanted, refusal(function() axis.names("layout", "vllm,") end))
     assert.equal("layout: got 5, " .. wanted, refusal(function() axis.names("layout", 5) end))
     assert.equal("layout: got {1}, " .. wanted, refusal(function() axis.names("layout", { 1 }) end))
-    assert.equal('layout: got "vlm", wanted one of packed, vllm; did you mean "vllm"?',
-      refusal(function() axis.names("layout", "packed,vlm", { "packed", "vllm" }) end))
+    assert.equal('layout: got "vlm", wanted one of contiguous, vllm; did you mean "vllm"?',
+      refusal(function() axis.names("layout", "contiguous,vlm", { "contiguous", "vllm" }) end))
   end)
 end)

@@ -340,8 +340,8 @@ describe("gate.fit", function()
 
   it("lets an open case stand before a threshold and behind a loss", function()
     local list = records { [64] = 2 }
-    for _, r in ipairs(records({ [64] = 1.05 }, { spread = 0.2, layout = "packed" })) do list[#list + 1] = r end
-    assert.equal("packed", gate.fit(list).decides.layout)
+    for _, r in ipairs(records({ [64] = 1.05 }, { spread = 0.2, layout = "contiguous" })) do list[#list + 1] = r end
+    assert.equal("contiguous", gate.fit(list).decides.layout)
     for _, r in ipairs(records({ [64] = 0.5 }, { pattern = "uniform" })) do list[#list + 1] = r end
     assert.is_nil(gate.fit(list).undecided)
     assert.equal("export VLLM_DSV41_FEWHEAD_PREFILL=0", gate.fit(list):export_line())
@@ -360,10 +360,10 @@ describe("gate.fit", function()
 
   it("lets the most careful of several cases decide", function()
     local list = records { [64] = 2, [128] = 2 }
-    for _, r in ipairs(records({ [64] = 0.5, [128] = 2 }, { layout = "packed" })) do list[#list + 1] = r end
+    for _, r in ipairs(records({ [64] = 0.5, [128] = 2 }, { layout = "contiguous" })) do list[#list + 1] = r end
     local g = gate.fit(list)
     assert.equal(128, g.min_sq)
-    assert.equal("packed", g.decides.layout)
+    assert.equal("contiguous", g.decides.layout)
     for _, r in ipairs(records({ [64] = 0.5, [128] = 0.5 }, { pattern = "uniform" })) do list[#list + 1] = r end
     g = gate.fit(list)
     assert.is_false(g.enabled)

@@ -7,7 +7,7 @@ local helper = require "spec.helper"
 
 -- A few rows late in a prompt that is long enough for full lists.
 local function small(changes)
-  local o = { model = "v4.1-flash", tp = 8, s_q = 3, prior = 1400, pattern = "local", layout = "packed", seed = 3 }
+  local o = { model = "v4.1-flash", tp = 8, s_q = 3, prior = 1400, pattern = "local", layout = "contiguous", seed = 3 }
   for key, v in pairs(changes or {}) do o[key] = v end
   return o
 end

@@ -105,7 +105,7 @@ describe("machine", function()
     end)
   end)
 
-  it("learns only from what passed parity and has a time, and not from peers", function()
+  it("learns only from what passed parity and has a time, and not from providers", function()
     local function spoil(record)
       if record.case.s_q ~= 64 then return end
       record.time.median_us = 1e6

@@ -21,12 +21,12 @@ end
 describe("fh.sweep", function()
   it("runs every combination of its axes, s_q slowest, and says where it is", function()
     local seen = {}
-    local sweep = small { s_q = "2:4:*2", layout = "vllm,packed", heads = { 8, 16 }, on_cell = function(i, n, cell)
+    local sweep = small { s_q = "2:4:*2", layout = "vllm,contiguous", heads = { 8, 16 }, on_cell = function(i, n, cell)
       seen[#seen + 1] = ("%d/%d s_q=%d heads=%d %s"):format(i, n, cell.s_q, cell.heads, cell.layout)
     end }
     assert.same({
-      "1/8 s_q=2 heads=8 vllm", "2/8 s_q=2 heads=8 packed", "3/8 s_q=2 heads=16 vllm", "4/8 s_q=2 heads=16 packed",
-      "5/8 s_q=4 heads=8 vllm", "6/8 s_q=4 heads=8 packed", "7/8 s_q=4 heads=16 vllm", "8/8 s_q=4 heads=16 packed",
+      "1/8 s_q=2 heads=8 vllm", "2/8 s_q=2 heads=8 contiguous", "3/8 s_q=2 heads=16 vllm", "4/8 s_q=2 heads=16 contiguous",
+      "5/8 s_q=4 heads=8 vllm", "6/8 s_q=4 heads=8 contiguous", "7/8 s_q=4 heads=16 vllm", "8/8 s_q=4 heads=16 contiguous",
     }, seen)
     assert.equal(8, sweep.cells)
     assert.equal(8, sweep.planned)
@@ -40,8 +40,8 @@ describe("fh.sweep", function()
       assert.is_false(ok)
       return (err:gsub("^.-sweep_spec.lua:%d+: ", ""))
     end
-    assert.equal('sweep: layout: got "vlm", wanted one of packed, vllm, strided, offset; did you mean "vllm"?',
-      refused { layout = "packed,vlm" })
+    assert.equal('sweep: layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
+      refused { layout = "contiguous,vlm" })
     assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
       refused { pattern = "cs" })
     assert.matches('^sweep: preset: got "v9 tp8", wanted one of glm%-5 tp1, ', refused { preset = "v9 tp8" })
@@ -80,7 +80,7 @@ describe("fh.sweep", function()
         assert.is_number(r.case[key], key)
       end
       assert.equal("uniform", r.case.pattern)
-      assert.equal("packed", r.case.layout)
+      assert.equal("contiguous", r.case.layout)
       assert.equal("pass", r.parity.status)
       assert.equal("reference", r.parity.against)
       for _, key in ipairs { "compared", "mean_abs", "max_abs", "rel", "cos_diff", "lse_max_abs" } do
@@ -98,7 +98,7 @@ describe("fh.sweep", function()
 
   it("writes the records as JSON lines that read back as they are", function()
     local told = {}
-    local sweep = small { s_q = { 2, 4 }, file = folder .. "deep/sweep.jsonl", on_record = function(r) told[#told + 1] = r end }
+    local sweep = small { s_q = { 2, 4 }, out = folder .. "deep/sweep.jsonl", on_record = function(r) told[#told + 1] = r end }
     assert.same(sweep.records, told)
     local again = assert(fh.sweep.read(folder .. "deep/sweep.jsonl"))
     assert.same(sweep.records, again.records)
@@ -132,7 +132,7 @@ describe("fh.sweep", function()
 
   it("keeps the cells before an interrupt, in a whole file", function()
     local started = 0
-    local sweep = small { s_q = "1:64:*2", file = folder .. "sweep.jsonl", on_cell = function() started = started + 1 end,
+    local sweep = small { s_q = "1:64:*2", out = folder .. "sweep.jsonl", on_cell = function() started = started + 1 end,
       interrupted = function() return started == 3 end }
     assert.is_true(sweep.interrupted)
     assert.equal(2, sweep.cells)
@@ -143,7 +143,7 @@ describe("fh.sweep", function()
 
   it("leaves an earlier file alone when nothing was measured", function()
     write(folder .. "sweep.jsonl", "whole\n")
-    local sweep = small { file = folder .. "sweep.jsonl", interrupted = function() return true end }
+    local sweep = small { out = folder .. "sweep.jsonl", interrupted = function() return true end }
     assert.is_true(sweep.interrupted)
     assert.equal(0, #sweep.records)
     assert.equal("whole\n", read(folder .. "sweep.jsonl"))
@@ -154,9 +154,9 @@ describe("fh.sweep", function()
     assert.matches('^sweep: unknown option "sq"; did you mean "s_q"%? known: ', helper.refusal(function() small { sq = 4 } end))
     assert.equal('sweep: s_q: got "4:x", wanted numbers, "a,b,c" or a range "first:last:*k" or "first:last:+k"',
       helper.refusal(function() local s = fh.sweep { s_q = "4:x" } return s end))
-    assert.equal("sweep: seconds: got -1, wanted a finite number >= 0",
-      helper.refusal(function() local s = fh.sweep { s_q = 4, seconds = -1 } return s end))
-    local sweep, err = small { file = "/dev/null/sweep.jsonl" }
+    assert.equal("sweep: max_seconds: got -1, wanted a finite number >= 0",
+      helper.refusal(function() local s = fh.sweep { s_q = 4, max_seconds = -1 } return s end))
+    local sweep, err = small { out = "/dev/null/sweep.jsonl" }
     assert.is_nil(sweep)
     assert.equal("/dev/null/sweep.jsonl: Not a directory", err)
   end)
@@ -164,7 +164,7 @@ end)
 
 describe("a sweep", function()
   it("filters by case, path, status and function", function()
-    local sweep = small { s_q = { 2, 4 }, layout = { "vllm", "packed" } }
+    local sweep = small { s_q = { 2, 4 }, layout = { "vllm", "contiguous" } }
     local function count(wanted) return #sweep:filter(wanted).records end
     assert.equal(4, count { s_q = 2 })
     assert.equal(2, count { s_q = 2, layout = "vllm" })
@@ -175,14 +175,14 @@ describe("a sweep", function()
   end)
 
   it("prints a row a case, naming only what varies", function()
-    local text = tostring(small { s_q = { 2, 4 }, layout = { "vllm", "packed" } })
+    local text = tostring(small { s_q = { 2, 4 }, layout = { "vllm", "contiguous" } })
     local titles = {
       "layout", "s_q", "padded", "gather", "packed", "ratio", "verdict", "by", "parity", "max error", "waste padded",
       "waste native",
     }
     assert.matches("^" .. table.concat(titles, " +") .. "\n", text)
     assert.matches("\nvllm +2 .- pass ", text)
-    assert.matches("\npacked +4 .-[89]%d%.%d %% +%d+%.%d %%$", text)
+    assert.matches("\ncontiguous +4 .-[89]%d%.%d %% +%d+%.%d %%$", text)
     assert.equal(5, select(2, (text .. "\n"):gsub("\n", "")))
     assert.is_nil(tostring(small()):find("layout"))
   end)

@@ -268,9 +268,9 @@ describe("FlashMLA", function()
       compile("torch_stub.c", folder .. "old/libtorch_cuda.so", "-DSTUB_OLD -Wl,-soname,libtorch_old.so")
       helper.shell(("cp %sold/libtorch_cuda.so %sold/libtorch.so"):format(folder, folder))
       local function open_all(list)
-        local code = { ("local peer = require('fewhead.device.provider')") }
+        local code = { ("local provider = require('fewhead.device.provider')") }
         for _, given in ipairs(list) do
-          code[#code + 1] = ("local p, err = peer.load(%q, nil, %q) print(p and 'opened' or err)"):format(plugin,
+          code[#code + 1] = ("local p, err = provider.load(%q, nil, %q) print(p and 'opened' or err)"):format(plugin,
             ("extension=%s\ntorch=%s\npackage=stub"):format(given[1], given[2]))
         end
         return (helper.luajit(table.concat(code, "\n")):gsub("flashmla: ", ""))
@@ -340,7 +340,7 @@ describe("FlashMLA", function()
 
     it("gives the reference's results on any layout and writes nothing else", function()
       local path = extension("inferred3", "-DOPTIONAL=3")
-      for _, layout in ipairs { "packed", "vllm", "strided", "offset" } do
+      for _, layout in ipairs { "contiguous", "vllm", "strided", "offset" } do
         local result, seen = run(path, sizes { layout = layout })
         assert.equal("pass", result.status, layout)
         assert.is_true(seen.intact)

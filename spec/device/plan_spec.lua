@@ -176,7 +176,7 @@ describe("plan", function()
     } do
       for k, group in ipairs { 1, 3, 8, 64 } do
         options.h_q, options.seed = 1, i * 10 + k
-        options.layout = ({ "packed", "vllm", "strided", "offset" })[k]
+        options.layout = ({ "contiguous", "vllm", "strided", "offset" })[k]
         local p = assert(case(options):problem(dev))
         local made, wanted = assert(plan.build(p, { group = group })), unions(p, group)
         local first = made:first()

@@ -5,7 +5,7 @@ local device = require "fewhead.device.device"
 local grid = require "fewhead.measure.grid"
 local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
-local peer = require "fewhead.device.provider"
+local provider = require "fewhead.device.provider"
 local sweep = require "fewhead.decide.sweep"
 local timing = require "fewhead.measure.timing"
 local F = require "fewhead.base.ffi"
@@ -28,7 +28,7 @@ local function small(more)
 end
 
 -- The toy with a manner.
-local function mannered(manner, name) return assert(peer.load(toy, name or "toy", manner)) end
+local function mannered(manner, name) return assert(provider.load(toy, name or "toy", manner)) end
 
 -- A comparison that takes no longer than it must.
 local function compared(paths, more)
@@ -49,19 +49,19 @@ describe("the example in fewhead_provider.h", function()
   end)
 
   it("says who it is", function()
-    local p = assert(peer.load(loops))
+    local p = assert(provider.load(loops))
     assert.same({ "loops", "1.0", "", "1.0", true, nil }, { p.name, p.version, p.description, p.text, p.kinds.cpu, p.kinds.cuda })
     assert.equal("loops 1.0", tostring(p))
-    assert.equal("mine", assert(peer.load(loops, "mine")).name)
+    assert.equal("mine", assert(provider.load(loops, "mine")).name)
   end)
 
   it("passes where the library's paths do: layouts, sinks, holes, repeats, rows without keys, nothing at all", function()
-    local p, cases = assert(peer.load(loops)), {}
+    local p, cases = assert(provider.load(loops)), {}
     for i, entry in ipairs(grid.own()) do
       local few = not entry.paths and entry.case.s_q * entry.case.h_q * entry.case.topk < 30000
       if few and (i % 7 == 0 or entry.group == "own/empty") then cases[#cases + 1] = entry end
     end
-    local totals = grid.run { device = dev, cases = cases, paths = {}, peers = { p } }
+    local totals = grid.run { device = dev, cases = cases, paths = {}, providers = { p } }
     assert.same({ #cases, 0, 0, 0 }, { totals.passed, totals.failed, totals.invalid, totals.refused })
     assert.is_true(#cases > 30)
   end)
@@ -78,10 +78,10 @@ describe("fewhead_provider.h", function()
   end)
 end)
 
-describe("peer.load", function()
+describe("provider.load", function()
   -- What a file is refused with.
   local function refused(path, options)
-    local p, err = peer.load(path, nil, options)
+    local p, err = provider.load(path, nil, options)
     assert.is_nil(p)
     return err
   end
@@ -105,7 +105,7 @@ describe("peer.load", function()
     local size = err:match("%((.-): cut off, with 3000 of (%d+) bytes%)$") and tonumber(err:match("of (%d+) bytes"))
     assert.is_true(size > 3000 and size <= #whole, err)
     helper.write(folder .. "trimmed.so", whole:sub(1, size)) -- without sections, which no loader reads
-    assert.equal("toy 0.3 (as asked)", tostring(assert(peer.load(folder .. "trimmed.so", nil, "good"))))
+    assert.equal("toy 0.3 (as asked)", tostring(assert(provider.load(folder .. "trimmed.so", nil, "good"))))
   end)
 
   it("looks for a name without a slash in the current folder alone", function()
@@ -141,9 +141,9 @@ describe("peer.load", function()
   it("takes a table that is shorter, of an older header of the same ABI", function()
     local path = plugin.toy(folder, "older",
       'FH_PROVIDER_HEAD, .struct_size = offsetof(fh_provider_table, collect), .name = "older", .version = "0", .run = toy_run')
-    local p = assert(peer.load(path, nil, "elsewhere")) -- its collect, which brings the results, is not in the table
+    local p = assert(provider.load(path, nil, "elsewhere")) -- its collect, which brings the results, is not in the table
     assert.equal("fail", compared { p }.records[1].parity.status)
-    assert.equal("pass", compared { assert(peer.load(path, nil, "good")) }.records[1].parity.status)
+    assert.equal("pass", compared { assert(provider.load(path, nil, "good")) }.records[1].parity.status)
   end)
 
   it("wants all that a table must have", function()
@@ -165,24 +165,24 @@ describe("peer.load", function()
 
   it("gives a plug-in its options and the reason why it does not open, on one line", function()
     assert.equal("toy: no licence for this machine", refused(toy, "shut"))
-    local p = assert(peer.load(toy, nil, "good"))
+    local p = assert(provider.load(toy, nil, "good"))
     assert.same({ "toy", "0.3", "as asked", "0.3 (as asked)" }, { p.name, p.version, p.description, p.text })
-    assert.equal("0.3", assert(peer.load(toy, nil, "quiet")).text)
+    assert.equal("0.3", assert(provider.load(toy, nil, "quiet")).text)
   end)
 
   it("refuses names that mean something else, on the caller's line", function()
     local wanted = ", wanted a name of letters, digits, '.', '_', '-', a letter first, that is no path's"
     for _, name in ipairs { "padded", "native", "noise", "fewhead", "", "2nd", "a b" } do
-      assert.equal(('peer.load: name: got "%s"'):format(name) .. wanted,
-        refusal(function() local p = peer.load(loops, name) return p end))
+      assert.equal(('provider.load: name: got "%s"'):format(name) .. wanted,
+        refusal(function() local p = provider.load(loops, name) return p end))
     end
-    assert.equal("peer.load: path: got nil, wanted a string", refusal(function() local p = peer.load() return p end))
+    assert.equal("provider.load: path: got nil, wanted a string", refusal(function() local p = provider.load() return p end))
     local path = plugin.toy(folder, "gather", 'FH_PROVIDER_HEAD, .name = "gather", .version = "0", .run = toy_run')
-    assert.equal(("peer: %s calls itself gather: give it another name"):format(path), refused(path))
-    assert.equal("mine", assert(peer.load(path, "mine")).name)
+    assert.equal(("provider: %s calls itself gather: give it another name"):format(path), refused(path))
+    assert.equal("mine", assert(provider.load(path, "mine")).name)
   end)
 
-  it("opens once a load and closes when the peer and its last job have gone", function()
+  it("opens once a load and closes when the provider and its last job have gone", function()
     local log = folder .. "log"
     local p = mannered("good " .. log)
     local problem = assert(small():problem(dev))
@@ -194,7 +194,7 @@ describe("peer.load", function()
     release()
     release()
     assert.equal("open\nprepare\nrun\nrelease\nclose\n", helper.read(log))
-    assert.equal("problem:run: path: peer toy: used after free()",
+    assert.equal("problem:run: path: provider toy: used after free()",
       refusal(function() local work = problem:run(p, assert(problem:outputs())) return work end))
     assert.not_equal(0, run()) -- and does not crash
   end)
@@ -214,9 +214,9 @@ describe("peer.load", function()
   end)
 end)
 
-describe("a peer", function()
+describe("a provider", function()
   it("is raced: parity, times, a verdict, and a record that names it", function()
-    local c = compared({ "padded", "gather", assert(peer.load(loops)), mannered("good") })
+    local c = compared({ "padded", "gather", assert(provider.load(loops)), mannered("good") })
     local providers, names = {}, {}
     for i, record in ipairs(c.records) do
       assert.equal("pass", record.parity.status, record.parity.reason)
@@ -237,8 +237,8 @@ describe("a peer", function()
   it("takes turns with paths in a sweep, has a column of its own, and can be read back", function()
     local file = folder .. "sweep.jsonl"
     local s = assert(sweep {
-      s_q = "2,3", heads = 8, pattern = "window", window = 16, paths = { "padded", "native", assert(peer.load(loops)) },
-      device = dev, file = file, min_samples = 4, max_samples = 4,
+      s_q = "2,3", heads = 8, pattern = "window", window = 16, paths = { "padded", "native", assert(provider.load(loops)) },
+      device = dev, out = file, min_samples = 4, max_samples = 4,
     })
     assert.equal(8, #s.records)
     assert.matches("^s_q +padded +gather +packed +loops +ratio ", s:table())
@@ -251,7 +251,8 @@ describe("a peer", function()
   it("may be called as a column or a field of a record is", function()
     for _, name in ipairs { "ratio", "s_q", "list" } do
       local s = assert(sweep {
-        s_q = "2,3", heads = 8, pattern = "window", window = 16, paths = { "padded", "gather", assert(peer.load(loops, name)) },
+        s_q = "2,3", heads = 8, pattern = "window", window = 16,
+        paths = { "padded", "gather", assert(provider.load(loops, name)) },
         device = dev, min_samples = 4, max_samples = 4,
       })
       assert.matches(("^s_q +padded +gather +packed +%s +ratio "):format(name), s:table())
@@ -296,11 +297,11 @@ describe("a peer", function()
     local problem = assert(small():problem(dev))
     local g, err = problem:graph(mannered("good"), assert(problem:outputs()), 2)
     assert.is_nil(g)
-    assert.equal("a peer's calls are not recorded in graphs", err)
+    assert.equal("a provider's calls are not recorded in graphs", err)
   end)
 end)
 
-describe("a peer that", function()
+describe("a provider that", function()
   -- Its record beside gather's, which must not suffer.
   local function beside_gather(manner)
     local c = compared({ "gather", mannered(manner) })
@@ -314,7 +315,7 @@ describe("a peer that", function()
     assert.same({ "invalid", "toy did not run: h_q: got 8, wanted 64" }, { r.parity.status, r.parity.reason })
     assert.is_nil(r.time)
     assert.matches("\ntoy +invalid .-\ntoy: toy did not run: h_q: got 8, wanted 64\n", tostring(c))
-    local s = assert(sweep { s_q = "2", heads = "8,64", pattern = "window", window = 16, layout = "packed", device = dev,
+    local s = assert(sweep { s_q = "2", heads = "8,64", pattern = "window", window = 16, layout = "contiguous", device = dev,
       paths = { mannered("picky") }, min_samples = 4, max_samples = 4 })
     assert.same({ "invalid", "pass" }, { s.records[1].parity.status, s.records[2].parity.status })
     assert.equal("toy", s.records[1].provider)
@@ -367,30 +368,30 @@ describe("a peer that", function()
   it("is not made for the device is refused", function()
     local path = plugin.toy(folder, "gpu",
       'FH_PROVIDER_HEAD, .devices = FH_PROVIDER_CUDA, .name = "gpu", .version = "0", .run = toy_run')
-    local p = assert(peer.load(path))
+    local p = assert(provider.load(path))
     assert.same({ nil, true }, { p.kinds.cpu, p.kinds.cuda })
     assert.equal("gpu did not run: not made for a CPU", compared({ p }).records[1].parity.reason)
   end)
 end)
 
-describe("a peer on a GPU #gpu", function()
+describe("a provider on a GPU #gpu", function()
   it("runs on the device's memory and stream, beside the kernels there", function()
     local path = plugin.naive(folder)
     if not path then
       pending("no nvcc here to build a plug-in with")
       return
     end
-    local gpu, naive = assert(device.open("cuda:0")), assert(peer.load(path))
+    local gpu, naive = assert(device.open("cuda:0")), assert(provider.load(path))
     assert.same({ nil, true }, { naive.kinds.cpu, naive.kinds.cuda })
     local cases = {}
     for i, entry in ipairs(grid.own()) do
       if not entry.paths and i % 5 == 0 then cases[#cases + 1] = entry end
     end
-    local totals = grid.run { device = gpu, cases = cases, paths = {}, peers = { naive } }
+    local totals = grid.run { device = gpu, cases = cases, paths = {}, providers = { naive } }
     assert.same({ #cases, 0, 0 }, { totals.passed, totals.failed, totals.refused })
     local c = assert(compare(small { s_q = 64 }, { "padded", "gather", naive }, { device = gpu, max_samples = 6 }))
     for _, record in ipairs(c.records) do assert.is_true(record.parity.status == "pass" and record.time.median_us > 0) end
-    local refused = assert(compare(small(), { assert(peer.load(loops)) }, { device = gpu })).records[1]
+    local refused = assert(compare(small(), { assert(provider.load(loops)) }, { device = gpu })).records[1]
     assert.equal("loops did not run: not made for CUDA", refused.parity.reason)
   end)
 end)
@@ -399,10 +400,10 @@ describe("the C functions", function()
   local C, ffi = F.C, F.ffi
 
   it("refuse NULL by the argument's name", function()
-    local bytes, provider, job = ffi.new("uint64_t[1]"), ffi.new("fh_provider *[1]"), ffi.new("fh_provider_job *[1]")
-    local p = assert(peer.load(loops))
+    local bytes, box, job = ffi.new("uint64_t[1]"), ffi.new("fh_provider *[1]"), ffi.new("fh_provider_job *[1]")
+    local p = assert(provider.load(loops))
     local function said(status) return (select(2, F.check(status))) end
-    assert.equal("path: got NULL, wanted a pointer", said(C.fh_provider_load(nil, nil, provider)))
+    assert.equal("path: got NULL, wanted a pointer", said(C.fh_provider_load(nil, nil, box)))
     assert.equal("provider: got NULL, wanted a pointer", said(C.fh_provider_load(loops, nil, nil)))
     assert.equal("provider: got NULL, wanted a pointer", said(C.fh_provider_workspace_bytes(nil, dev.handle, nil, bytes)))
     assert.equal("bytes: got NULL, wanted a pointer", said(C.fh_provider_workspace_bytes(p.handle, dev.handle, nil, nil)))
@@ -415,7 +416,7 @@ describe("the C functions", function()
     assert.equal("fh_provider_info: got NULL, wanted a pointer", said(C.fh_provider_get_info(p.handle, nil)))
     assert.equal(0, tonumber(C.fh_provider_executed_flops(nil)))
     C.fh_provider_free(nil)
-    C.fh_provider_free(provider)
+    C.fh_provider_free(box)
     C.fh_provider_job_free(nil)
     C.fh_provider_job_free(job)
   end)
@@ -461,7 +462,7 @@ describe("--provider", function()
       'FH_PROVIDER_HEAD, .name = "picky", .version = "0", .run = toy_run, .supports = toy_picky')
     local output, status = parity_command(("--path gather --provider picky=%s"):format(wrapped))
     assert.equal(0, status)
-    assert.matches("\n13 passed, 0 failed, 0 invalid, 11 refused by peers %(0 on a sample of rows%) of 24 checks, 12 cases$",
+    assert.matches("\n13 passed, 0 failed, 0 invalid, 11 refused by providers %(0 on a sample of rows%) of 24 checks, 12 cases$",
       output)
   end)
 
@@ -484,14 +485,14 @@ describe("--provider", function()
   end)
 
   it("of one name twice is refused", function()
-    assert.equal("compare: paths[2]: two peers are called loops: load one under another name", refusal(function()
-      local c = compare(small(), { assert(peer.load(loops)), assert(peer.load(loops)) }, { device = dev })
+    assert.equal("compare: paths[2]: two providers are called loops: load one under another name", refusal(function()
+      local c = compare(small(), { assert(provider.load(loops)), assert(provider.load(loops)) }, { device = dev })
       return c
     end))
   end)
 end)
 
-describe("peer.flashmla", function()
+describe("provider.flashmla", function()
   it("is nil with one line where there is none", function()
     local output = helper.luajit("print(require('fewhead').provider.flashmla())", { env = "FEWHEAD_FLASHMLA=/no/where" })
     assert.equal('nil\tno FlashMLA: FEWHEAD_FLASHMLA: got "/no/where", wanted a library or a folder with vllm/_flashmla_C*.so, '

@@ -40,7 +40,7 @@ describe("grid.own", function()
       assert.is_true((heads[h_q] or 0) >= 2, h_q)
     end
     for key, values in pairs {
-      d_qk = { 512, 576 }, layout = { "packed", "vllm", "strided", "offset" }, sink = { "normal", "none", "flashmla" },
+      d_qk = { 512, 576 }, layout = { "contiguous", "vllm", "strided", "offset" }, sink = { "normal", "none", "flashmla" },
       pattern = { "uniform", "window", "csa", "local", "dense_prefix" }, ratio = { 1, 2, 4, 128 }, repeats = { true },
       lengths = { "natural", "none", "uniform", 0 }, invalid_rows = { 0, 0.3, 1 }, lse = { false }, max_logits = { false },
       topk = { 0, 1, 63, 64, 65, 128 }, s_q = { 1, 7, 8, 9, 62, 63, 64, 65 }, s_kv = { 0, 1, 95, 592 },

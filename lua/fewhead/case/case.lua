@@ -11,14 +11,15 @@
 --   s_q          query rows of the chunk. s_kv: KV rows; patterns that know where tokens lie make as many as they need.
 --   d_qk         512 or 576. d_v is 512.
 --   topk         width of the index lists. Default: what pattern and preset need.
---   pattern      "csa" (default), "local", "window", "uniform", "dense_prefix", "file"; its options window, index_topk, ratio,
---                keep, holes, repeats, lengths, requests, prior, invalid_rows and file stand in fewhead.pattern.
+--   pattern      "csa" (default; "file" where indices is given), "local", "window", "uniform", "dense_prefix", "file"; its
+--   options window, index_topk, ratio,
+--                keep, holes, repeats, lengths, requests, prior, invalid_rows and indices stand in fewhead.pattern.
 --   prior        as there, but where left out each request's prompt is taken to end with this chunk and to be 8192 tokens long:
 --                short chunks are tails of prompts, which is what engines see, and lists are full whatever s_q is. 0 is a
 --                prompt's start.
 --   boundaries   whether the call says where its requests begin, cu_seqlens_q, so that no packed group holds rows of two (false);
 --                for patterns that read requests.
---   layout       "packed" (default), "vllm", "strided", "offset": see fewhead.layout.
+--   layout       "contiguous" (default), "vllm", "strided", "offset": see fewhead.layout.
 --   values       "normal" (default): q and kv standard normal. "flashmla": as FlashMLA's tests make them, standard normal / 10
 --                plus one constant in -0.05 .. 0.05 each.
 --   scale_q      factor on q (1): large ones make softmax pick single keys.
@@ -50,8 +51,8 @@ local VALUES, SINKS = { "normal", "flashmla" }, { "normal", "none", "flashmla" }
 
 local KNOWN = {
   "preset", "heads", "h_q", "h_pad", "s_q", "s_kv", "d_qk", "d_v", "topk", "pattern", "window", "index_topk", "ratio", "keep",
-  "holes", "repeats", "lengths", "requests", "prior", "invalid_rows", "file", "boundaries", "layout", "values", "scale_q", "sink",
-  "sm_scale", "lse", "max_logits", "seed",
+  "holes", "repeats", "lengths", "requests", "prior", "invalid_rows", "indices", "boundaries", "layout", "values", "scale_q",
+  "sink", "sm_scale", "lse", "max_logits", "seed",
 }
 
 --- The names of all options.
@@ -136,7 +137,7 @@ function M.new(o)
   local sink = given(o.sink, base.window > 0)
   if type(sink) == "boolean" then sink = sink and "normal" or "none" end
 
-  local name = given(o.pattern, "csa")
+  local name = given(o.pattern, o.indices ~= nil and "file" or "csa")
   local g, err = resolve_pattern(name, pattern_options(o, name, base), 2)
   if not g then return nil, err end
 
@@ -146,7 +147,7 @@ function M.new(o)
   if fields.boundaries and not g.requests then
     error(('case: boundaries: got true with pattern "%s", wanted one that has requests'):format(name), 2)
   end
-  fields.layout = args.enum("case: layout", given(o.layout, "packed"), layout.names)
+  fields.layout = args.enum("case: layout", given(o.layout, "contiguous"), layout.names)
   fields.values = args.enum("case: values", given(o.values, "normal"), VALUES)
   fields.scale_q = args.number("case: scale_q", given(o.scale_q, 1), 0)
   fields.sink = args.enum("case: sink", sink, SINKS)
@@ -185,7 +186,7 @@ local USUAL = {
 }
 local SHOWN = {
   "d_qk", "topk", "window", "index_topk", "ratio", "keep", "holes", "repeats", "lengths", "requests", "prior", "invalid_rows",
-  "file", "boundaries", "layout", "values", "scale_q", "sink", "sm_scale", "lse", "max_logits", "seed",
+  "indices", "boundaries", "layout", "values", "scale_q", "sink", "sm_scale", "lse", "max_logits", "seed",
 }
 
 --- One line that two cases share when and only when they are the same, whatever options said so:

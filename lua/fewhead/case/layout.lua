@@ -5,7 +5,7 @@
 --     print(assert(layout.make("vllm", dev, sizes)).q)       --> bf16 [64, 8, 512] stride [32768, 512, 1] on cpu: ..
 --
 -- A tensor is a box of real elements in a larger, contiguous box; the layout says how much larger on each side:
---   packed   rows follow each other without a gap; guard rows lie before and after.
+--   contiguous  rows follow each other without a gap; guard rows lie before and after.
 --   vllm     q and out are heads 0 .. h_q - 1 of a buffer of h_pad heads, lse and max_logits too, and rows in the middle of the
 --            token buffer of a step whose decode rows come first. attn_sink has h_pad entries, -inf in the padding heads.
 --   strided  every row and head has an odd stride: q 517 or 581 elements a head, kv 519 or 583, out 515.
@@ -20,7 +20,7 @@ local floor, min = math.floor, math.min
 
 local M = {}
 
-M.names = { "packed", "vllm", "strided", "offset" }
+M.names = { "contiguous", "vllm", "strided", "offset" }
 
 -- Rows (or entries) of padding around a box: with 16 of them whatever comes after is as well aligned as an array of its own, at
 -- least to 64 bytes.
@@ -36,7 +36,7 @@ local function to_odd(n) return 1 + n % 2 end
 -- For each tensor a list over its dimensions of { elements before, elements after }.
 local NONE = { 0, 0 }
 local MARGINS = {
-  packed = function()
+  contiguous = function()
     local guard = { GUARD, GUARD }
     return {
       q = { guard, NONE, NONE }, kv = { guard, NONE }, indices = { guard, NONE }, topk_length = { guard },

@@ -15,7 +15,7 @@
 --                 over tokens alone.
 --   local         csa, but a row keeps `keep` (0.9) of the picks of the row before it: how real selections behave.
 --   dense_prefix  requests, prior: the first topk tokens up to and with the row's own, in order: everything is shared.
---   file          file: captured lists, an int32 .npy [s_q, topk] or [s_q, 1, topk], or raw int32 beside FILE.json (see
+--   file          indices: captured lists, an int32 .npy [s_q, topk] or [s_q, 1, topk], or raw int32 beside FILE.json (see
 --                 fh.npy). s_q takes the first rows of the file; topk is its width; s_kv defaults to the header's, else
 --                 the largest index + 1.
 -- All of them read: s_q, s_kv, topk, seed (0), invalid_rows (0; this share of rows lists invalid values alone), and
@@ -65,7 +65,7 @@ local READS = {
   csa = { "window", "index_topk", "ratio", "holes", "requests", "prior" },
   ["local"] = { "window", "index_topk", "ratio", "keep", "holes", "requests", "prior" },
   dense_prefix = { "requests", "prior" },
-  file = { "file" },
+  file = { "indices" },
 }
 local KNOWN, is_known = {}, {}
 for _, list in ipairs { COMMON, READS["local"], READS.uniform, READS.file } do
@@ -186,20 +186,20 @@ function resolve.dense_prefix(g, o, what, level)
 end
 
 function resolve.file(g, o, what, level)
-  g.file = args.string(what .. ": file", o.file, level + 1)
-  local lists, err = npy.load(g.file)
+  g.indices = args.string(what .. ": indices", o.indices, level + 1)
+  local lists, err = npy.load(g.indices)
   if not lists then return nil, err end
   local shape = lists.shape
   local rows, width, lengths = shape[1], shape[#shape], lists.topk_length
   if not (#shape == 2 or #shape == 3 and shape[2] == 1) then
-    return nil, ("%s: got shape {%s}, wanted {s_q, topk} or {s_q, 1, topk}"):format(g.file, table.concat(shape, ", "))
+    return nil, ("%s: got shape {%s}, wanted {s_q, topk} or {s_q, 1, topk}"):format(g.indices, table.concat(shape, ", "))
   end
   g.s_q = args.integer(what .. ": s_q", given(o.s_q, rows), 0, rows, level + 1)
   g.topk = args.integer(what .. ": topk", given(o.topk, width), width, width, level + 1)
   g.lists = lists.data
   if lengths then
     if #lengths.shape ~= 1 or lengths.shape[1] ~= rows then
-      return nil, ("%s: topk_length: got shape {%s}, wanted {%d}"):format(g.file, table.concat(lengths.shape, ", "), rows)
+      return nil, ("%s: topk_length: got shape {%s}, wanted {%d}"):format(g.indices, table.concat(lengths.shape, ", "), rows)
     end
     g.list_lengths = lengths.data
   end

@@ -15,7 +15,7 @@ local args = require "fewhead.base.arguments"
 local graph = require "fewhead.device.graph"
 local layout = require "fewhead.case.layout"
 local pattern = require "fewhead.case.pattern"
-local peers = require "fewhead.device.provider"
+local providers = require "fewhead.device.provider"
 local tensor = require "fewhead.device.tensor"
 local F = require "fewhead.base.ffi"
 
@@ -196,15 +196,15 @@ local function check_output(what, t, dtypes, shape, level)
   end
 end
 
--- The call without workspace; a peer's has no path. level counts as error()'s does, from the function that calls this one.
+-- The call without workspace; a provider's has no path. level counts as error()'s does, from the function that calls this one.
 local function describe(self, what, path, outputs, o, level)
-  local peer = peers.is(path) and peers.handle(what .. ": path", path, level + 1)
-  if not peer then args.enum(what .. ": path", path, M.paths, level + 1) end
+  local provider = providers.is(path) and providers.handle(what .. ": path", path, level + 1)
+  if not provider then args.enum(what .. ": path", path, M.paths, level + 1) end
   o = args.options(what, o, CALL_OPTIONS, level + 1)
   local case, s_q = self.case, self.s_q
   local call = ffi.new("fh_call")
   C.fh_call_init(call, s_q, case.s_kv, case.h_q, case.d_qk, case.topk)
-  call.path, call.h_pad, call.sm_scale = peer and C.FH_AUTO or F.paths[path], case.h_pad, case.sm_scale
+  call.path, call.h_pad, call.sm_scale = provider and C.FH_AUTO or F.paths[path], case.h_pad, case.sm_scale
   if o.row_invariant ~= nil then
     call.row_invariant = args.boolean(what .. ": row_invariant", o.row_invariant, level + 1) and 1 or 0
   end
@@ -258,7 +258,7 @@ end
 local function with_workspace(self, path, call)
   local bytes, handle = ffi.new("uint64_t[1]"), self.device.handle
   local ok, err
-  if peers.is(path) then ok, err = path:check(C.fh_provider_workspace_bytes(path.handle, handle, call, bytes))
+  if providers.is(path) then ok, err = path:check(C.fh_provider_workspace_bytes(path.handle, handle, call, bytes))
   else ok, err = F.check(C.fh_workspace_bytes(handle, call, bytes)) end
   if not ok then return nil, err end
   local needed = tonumber(bytes[0])
@@ -283,18 +283,18 @@ local function ready(self, what, path, outputs, options, level)
   return with_workspace(self, path, call)
 end
 
--- A peer's job for the call, in a box that frees it; the call and the peer live as long as the box. nil, err when the peer cannot
--- prepare for it.
-local function job_of(self, peer, call)
+-- A provider's job for the call, in a box that frees it; the call and the provider live as long as the box. nil, err when the
+-- provider cannot prepare for it.
+local function job_of(self, provider, call)
   local box = ffi.gc(ffi.new("fh_provider_job *[1]"), C.fh_provider_job_free)
-  anchors[box] = { call, peer }
-  local ok, err = peer:check(C.fh_provider_prepare(peer.handle, self.device.handle, call, box))
+  anchors[box] = { call, provider }
+  local ok, err = provider:check(C.fh_provider_prepare(provider.handle, self.device.handle, call, box))
   if not ok then return nil, err end
   return box
 end
 
 --- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. path: "auto", "reference",
--- "padded", "gather", "packed", or a peer (fh.provider). Options: plan (packed: of fh.plan; also decides group),
+-- "padded", "gather", "packed", or a provider (fh.provider). Options: plan (packed: of fh.plan; also decides group),
 -- row_invariant (auto never packs), group (packed: queries of a group, 0 or left out = as many as fill a tile). nil, err when the
 -- library refuses the call.
 function Problem:call(path, outputs, options)
@@ -303,25 +303,25 @@ function Problem:call(path, outputs, options)
   return call, err
 end
 
--- What a peer did in a run of the job, as far as it says.
-local function work_of(self, peer, job)
+-- What a provider did in a run of the job, as far as it says.
+local function work_of(self, provider, job)
   local listed = self.s_q * self.case.topk
   local share = self.device.kind == "cuda" and listed > 0 and self.valid_keys / listed or 1
   local executed = tonumber(C.fh_provider_executed_flops(job))
   return {
-    path = peer.name, rows = self.s_q, useful_flops = self.useful_flops,
+    path = provider.name, rows = self.s_q, useful_flops = self.useful_flops,
     executed_flops = executed > 0 and math.floor(executed * share + 0.5) or nil,
   }
 end
 
-local function run_peer(self, peer, call)
-  local box, err = job_of(self, peer, call)
+local function run_provider(self, provider, call)
+  local box, err = job_of(self, provider, call)
   if not box then return nil, err end
   local ok, work
-  ok, err = peer:check(C.fh_provider_run(box[0]))
-  if ok then ok, err = peer:check(C.fh_provider_collect(box[0])) end
+  ok, err = provider:check(C.fh_provider_run(box[0]))
+  if ok then ok, err = provider:check(C.fh_provider_collect(box[0])) end
   if ok then ok, err = self.device:synchronize() end
-  if ok then work = work_of(self, peer, box[0]) end
+  if ok then work = work_of(self, provider, box[0]) end
   C.fh_provider_job_free(box)
   if not ok then return nil, err, true end
   return work
@@ -331,14 +331,14 @@ end
 -- useful_flops =, executed_flops =, bytes = } | nil, the library's message. On a GPU, whose library counts every list as full and
 -- no key as shared, the last three are that times the share of the lists that is valid keys; for packed on a given plan the last
 -- two are that times the share that its entries are instead; where the device shared the rows out itself, path is "auto" and the
--- last two are nil. A peer's work has no bytes, and executed_flops only where the peer tells them; one that fails while it runs
--- gives true as third result.
+-- last two are nil. A provider's work has no bytes, and executed_flops only where the provider tells them; one that fails while
+-- it runs gives true as third result.
 function Problem:run(path, outputs, options)
   check(self, "run")
   local call, err = ready(self, "problem:run", path, outputs, options, 2)
   if not call then return nil, err end
-  if peers.is(path) then
-    local work, failure, failed = run_peer(self, path, call)
+  if providers.is(path) then
+    local work, failure, failed = run_provider(self, path, call)
     return work, failure, failed
   end
   local counters = ffi.new("fh_counters")
@@ -369,13 +369,13 @@ end
 local function nothing() end
 
 --- A function that runs the call once, with nothing else in it, and returns its fh_status: what gets timed. Everything that the
--- call would be refused for is checked here, and a peer prepares. The second result gives back at once what was made for it;
+-- call would be refused for is checked here, and a provider prepares. The second result gives back at once what was made for it;
 -- after that it must not run. Returns nil and the library's message when the call is refused.
 function Problem:runner(path, outputs, options)
   check(self, "runner")
   local call, err = ready(self, "problem:runner", path, outputs, options, 2)
   if not call then return nil, err end
-  if peers.is(path) then
+  if providers.is(path) then
     local job
     job, err = job_of(self, path, call)
     if not job then return nil, err end
@@ -388,12 +388,12 @@ function Problem:runner(path, outputs, options)
   return function() return C.fh_sparse_fwd(handle, call) end, nothing
 end
 
---- Record `count` calls, one after the other, to be run by one launch (fewhead.device.graph): on a GPU, the time of many
--- calls without the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing,
--- and a peer's calls are not recorded.
+--- Record `count` calls, one after the other, to be run by one launch (fewhead.device.graph): on a GPU, the time of many calls
+-- without the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing, and
+-- a provider's calls are not recorded.
 function Problem:graph(path, outputs, count, options)
   check(self, "graph")
-  if peers.is(path) then return nil, "a peer's calls are not recorded in graphs" end
+  if providers.is(path) then return nil, "a provider's calls are not recorded in graphs" end
   args.integer("problem:graph: count", count, 1)
   local call, err = ready(self, "problem:graph", path, outputs, options, 2)
   if not call then return nil, err end
@@ -413,7 +413,7 @@ end
 -- ---- Samples ----------------------------------------------------------------------------------------------------------------
 
 --- The problem of rows first, first + step, .. alone, counted from 1 as in tensor:slice(1, first, s_q, step), on the same q, kv
--- and indices: what a slow path can be asked where the whole is too much. Its outputs are packed. nil, err without memory.
+-- and indices: what a slow path can be asked where the whole is too much. Its outputs are contiguous. nil, err without memory.
 function Problem:rows(first, step)
   check(self, "rows")
   args.integer("problem:rows: first", first, 1, self.s_q)
@@ -444,7 +444,7 @@ function Problem:rows(first, step)
     local ok, err = inputs.topk_length:write(lengths)
     if not ok then return nil, err end
   end
-  return new(self.case, self.device, inputs, keys, s_q, "packed")
+  return new(self.case, self.device, inputs, keys, s_q, "contiguous")
 end
 
 --- Give the memory back; twice does nothing. Outputs stay with whoever asked for them; calls and runners must not run any more.

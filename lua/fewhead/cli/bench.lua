@@ -10,7 +10,7 @@ local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
 local interrupt = require "fewhead.cli.interrupt"
 local json = require "fewhead.base.json"
-local peer = require "fewhead.device.provider"
+local provider = require "fewhead.device.provider"
 local plan = require "fewhead.device.plan"
 local progress = require "fewhead.cli.progress"
 local report = require "fewhead.report.report"
@@ -36,7 +36,7 @@ function M.options(name, about, s_q)
   return cli.options {
     name = name, about = about,
     options = {
-      peer.option,
+      provider.option,
       { "--device", "NAME", "device to run on: cuda:0, cpu", default = device.default_name() },
       { "--s-q", "AXIS", "rows of a chunk", default = s_q, lo = 1, hi = 131072 },
       { "--quick", nil, "the first kind of cells alone" },
@@ -58,14 +58,14 @@ function M.open(opt)
   end
   local dev = need(cli.device(opt.device))
   local self = setmetatable({
-    device = dev, opt = opt, run = run.header(dev), records = {}, peers = { unpack(opt.provider or {}) }, failed = 0,
+    device = dev, opt = opt, run = run.header(dev), records = {}, providers = { unpack(opt.provider or {}) }, failed = 0,
     line = progress.new(),
   }, Bench)
   self.folder = opt.out and need(run.open_folder(opt.out, self.run))
   if dev.kind == "cuda" then
-    local flashmla, reason = peer.flashmla()
+    local flashmla, reason = provider.flashmla()
     self.flashmla = flashmla and tostring(flashmla) or reason
-    table.insert(self.peers, 1, flashmla)
+    table.insert(self.providers, 1, flashmla)
   end
   return self
 end
@@ -98,11 +98,11 @@ end
 -- The body of Bench:measure; {} once Ctrl-C was pressed.
 local measure
 
---- Measure a cell { name =, options = of fh.case } on paths (those that the device has) and peers. Records gain .cell, the name,
--- and, where the device packs, .plan = { group, groups, entries, keys, dedup, union_per_group, auto_packs = groups that auto
--- packs }. Returns a row for each, for tables: cell, s_q, h_q, path, parity, max_abs, union, dedup; median, p05, p95, plan in us;
--- ratio and verdict to the first path; useful and executed TFLOP/s, kv_tb = TB/s of the KV rows of valid keys; packs, auto's
--- share of groups. Ctrl-C drops the cell at hand and sets .interrupted: from then on there are no rows.
+--- Measure a cell { name =, options = of fh.case } on paths (those that the device has) and providers. Records gain .cell, the
+-- name, and, where the device packs, .plan = { group, groups, entries, keys, dedup, union_per_group, auto_packs = groups that
+-- auto packs }. Returns a row for each, for tables: cell, s_q, h_q, path, parity, max_abs, union, dedup; median, p05, p95, plan
+-- in us; ratio and verdict to the first path; useful and executed TFLOP/s, kv_tb = TB/s of the KV rows of valid keys; packs,
+-- auto's share of groups. Ctrl-C drops the cell at hand and sets .interrupted: from then on there are no rows.
 function Bench:measure(cell, paths)
   if self.interrupted then return {} end
   return interrupt.during(function(pressed) return measure(self, cell, paths, pressed) end)
@@ -113,7 +113,7 @@ function measure(self, cell, paths, pressed)
   for _, path in ipairs(paths) do
     if self.device:has_path(path, cell.options.heads) then known[#known + 1] = path end
   end
-  for _, guest in ipairs(self.peers) do known[#known + 1] = guest end
+  for _, guest in ipairs(self.providers) do known[#known + 1] = guest end
   self.line:show(("%s, s_q %d, %d records so far"):format(cell.name, cell.options.s_q, #self.records))
   local described = case(cell.options)
   local problem = need(cell, described:problem(self.device))
@@ -146,7 +146,7 @@ function measure(self, cell, paths, pressed)
       if record.path == "auto" then row.packs = share_packed(work.path, shared) end
     end
     record.cell, record.plan = cell.name, shared
-    local refused = record.provider ~= "fewhead" and row.parity == "invalid" -- a peer need not take every call
+    local refused = record.provider ~= "fewhead" and row.parity == "invalid" -- a provider need not take every call
     if row.parity ~= "pass" and not refused then self.failed = self.failed + 1 end
     rows[i], self.records[#self.records + 1] = row, record
   end

@@ -84,7 +84,7 @@ function kinds.DIR(text)
   return nil, "a folder's name"
 end
 
--- A plug-in and what to call it; the value is a peer (fh.provider).
+-- A plug-in and what to call it; the value is a provider (fh.provider).
 function kinds.PROVIDER(text) return require("fewhead.device.provider").from_option(text) end
 
 function kinds.TEXT(text, option)
@@ -111,7 +111,7 @@ Options.__index = Options
 --   options    a list of { "--s-q", METAVAR, "help", key =, default =, lo =, hi =, choices =, repeated = }
 --                METAVAR nil: a flag, false until given. Else the kind of value: INTEGER, NUMBER, AXIS (checked, kept as text),
 --                LIST (commas, comes back as a table), FILE (must be readable), DIR (not empty), PROVIDER (NAME=FILE, comes
---                back as a peer), any other word: text, one of `choices` if those are given. A kind may carry
+--                back as a provider), any other word: text, one of `choices` if those are given. A kind may carry
 --                another name in the help: { "--rows", "N", "help", kind = "INTEGER" }.
 --                key is the field of the result, s_q for --s-q; repeated = true collects values in a list.
 function M.new(spec)

@@ -2,7 +2,7 @@
 --
 --   local axis = require "fewhead.decide.axis"
 --   axis.integers("s_q", "64:512:*2,1000")   --> { 64, 128, 256, 512, 1000 }
---   axis.names("layout", "vllm,packed")      --> { "vllm", "packed" }
+--   axis.names("layout", "vllm,contiguous")      --> { "vllm", "contiguous" }
 --
 -- Grammar of numbers: a number, a list of numbers and texts, or a text of parts joined by commas, each part a number or a range
 -- "first:last:*k" (times k each step) or "first:last:+k" (plus k). A range keeps `last` when it meets it. A value given twice

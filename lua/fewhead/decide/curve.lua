@@ -6,7 +6,7 @@
 -- The one question a gate asks of a measurement. Ratios are padded time over native time: above 1, native is faster.
 
 local args = require "fewhead.base.arguments"
-local peers = require "fewhead.device.provider"
+local providers = require "fewhead.device.provider"
 
 local M = {}
 
@@ -154,7 +154,7 @@ function M.from(records, options)
       curve.records[#curve.records + 1] = record
       local point = curve.at[case.s_q] or { s_q = case.s_q }
       curve.at[case.s_q] = point
-      if peers.is_own(record) then point[record.path] = record end
+      if providers.is_own(record) then point[record.path] = record end
       if NATIVE[record.path] and (wanted == "best" or wanted == record.path)
         and (not point.native or record.time.median_us < point.native.time.median_us) then
         point.native = record

@@ -24,7 +24,7 @@ local ROWS = { cpu = 16, cuda = 8192 }
 local REFERENCE_FLOPS = 1e9
 
 local PATHS = { "padded", "gather", "packed", "auto" }
-local NAMES = { "native", unpack(PATHS) } -- no peers: theirs need not be what a graph can hold
+local NAMES = { "native", unpack(PATHS) } -- no providers: theirs need not be what a graph can hold
 local OPTIONS = { "model", "tp", "s_q", "prior", "pattern", "keep", "layout", "seed", "buffers" }
 local TIMING = { "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "clock", "stopwatch", "interrupted" }
 

@@ -1,6 +1,6 @@
 --- Overlap: how much neighbouring rows of index lists share, group size by group size, counted by the library's own plans.
 --
---     local lists = assert(fh.pattern.make("file", { file = "layer7.npy" }))
+--     local lists = assert(fh.pattern.make("file", { indices = "layer7.npy" }))
 --     for _, row in ipairs(assert(fh.overlap.measure(lists))) do print(row.group, row.union, row.dedup) end
 --
 -- Plans are built on a CPU, for one head, whatever the lists will run on: what neighbours share is a matter of the lists alone.

@@ -1,7 +1,7 @@
 -- sweep: many cases, one after the other: every combination of a few axes, each compared path by path, each a record a path.
 --
 --   local fh = require "fewhead"
---   local sweep = fh.sweep { s_q = "64:2048:*2", heads = 8, layout = { "vllm", "packed" }, file = "results/local/sweep.jsonl" }
+--   local sweep = fh.sweep { s_q = "64:2048:*2", heads = 8, layout = "vllm,contiguous", out = "results/local/sweep.jsonl" }
 --   print(sweep); print(fh.gate.fit(sweep))
 --
 -- A cell that the library refuses is a record too: its parity is "invalid" and says why. A single run is a sweep of one cell.
@@ -10,7 +10,7 @@ local args = require "fewhead.base.arguments"
 local axis = require "fewhead.decide.axis"
 local device = require "fewhead.device.device"
 local json = require "fewhead.base.json"
-local peers = require "fewhead.device.provider"
+local providers = require "fewhead.device.provider"
 
 local M = {}
 
@@ -24,8 +24,8 @@ local AXES = {
 }
 
 -- Options of the sweep itself, and those it hands on to fewhead.compare.
-local OWN = { "paths", "device", "file", "indices", "on_record", "on_cell", "interrupted", "seconds", "argv", "run" }
-local COMPARE = { "cold", "min_samples", "max_samples", "max_seconds", "rel_ci", "sample", "group", "row_invariant" }
+local OWN = { "paths", "device", "out", "on_record", "on_cell", "interrupted", "max_seconds", "argv", "run" }
+local COMPARE = { "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant" }
 
 -- Sizes of a cell, as far as an axis can know them; the case says the rest.
 local MOST = 2 ^ 31 - 1
@@ -87,8 +87,8 @@ local function refused(options, paths, reason, run)
     local case = {}
     for key, value in pairs(options) do case[key] = value end
     case.h_q, case.heads = case.h_q or case.heads, nil
-    local provider, version = peers.provider_of(path)
-    records[i] = { path = peers.name_of(path), provider = provider, provider_version = version, case = case, run = run,
+    local provider, version = providers.provider_of(path)
+    records[i] = { path = providers.name_of(path), provider = provider, provider_version = version, case = case, run = run,
       parity = { status = "invalid", against = "reference", compared = 0, reason = reason } }
   end
   return records
@@ -114,16 +114,15 @@ local function new(records) return setmetatable({ records = records or {}, inter
 
 --- Run a sweep. Axes, each one value or several: s_q, heads, s_kv, topk, window, index_topk, ratio, prior, requests, h_pad, seed
 -- in the axis grammar, preset, pattern, layout as names; every other option of fh.case holds for all cells. And
---   paths        as fh.compare takes them ({ "padded", "native" }), peers too
+--   paths        as fh.compare takes them ({ "padded", "native" }), providers too
 --   device       default device.default()
---   seconds      time to spend; what is left is dealt over the cells to come in proportion to their s_q, and each takes
---                its fewest samples in any case. nil: each cell as long as compare takes
---   file         a JSONL file, written line by line and put in place when the sweep ends
---   indices      a file of captured index lists, what fh.case calls file; pattern "file" is then the default
+--   max_seconds  time to spend on the whole sweep; what is left is dealt over the cells to come in proportion to their s_q, and
+--                each takes its fewest samples in any case. nil: each cell as long as compare takes
+--   out          a JSONL file for the records, written line by line and put in place when the sweep ends
 --   on_cell      function(number, of, options) before each cell;  on_record  function(record) after each record
 --   interrupted  function() -> true to stop, asked between samples; the cell at hand is dropped, those before are kept
 --   argv, run    the words of the command, or a whole header of fh.run, for the records
---   cold, min_samples, max_samples, max_seconds, rel_ci, sample, group, row_invariant   as fh.compare takes them
+--   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant   as fh.compare takes them
 -- Returns { records =, cells = how many were measured or refused, planned = how many there were to be, interrupted = boolean };
 -- nil, err when the file cannot be written.
 function M.run(options)
@@ -145,13 +144,12 @@ function M.run(options)
   for _, list in ipairs { OWN, COMPARE } do
     for _, key in ipairs(list) do how[key], shared[key] = options[key], nil end
   end
-  shared.file = how.indices
-  if how.indices and not options.pattern then shared.pattern = "file" end
-  if how.seconds ~= nil then args.number("sweep: seconds", how.seconds, 0, nil, 2) end
+  if options.indices and not options.pattern then shared.pattern = "file" end -- refused cells say so too
+  if how.max_seconds ~= nil then args.number("sweep: max_seconds", how.max_seconds, 0, nil, 2) end
   local run = how.run or require("fewhead.record.run").header(dev, how.argv)
   local writer, err
-  if how.file then
-    writer, err = require("fewhead.report.report").writer(how.file)
+  if how.out then
+    writer, err = require("fewhead.report.report").writer(how.out)
     if not writer then return nil, err end
   end
 
@@ -167,8 +165,8 @@ function M.run(options)
       break
     end
     if how.on_cell then how.on_cell(i, #cells, cell) end
-    if how.seconds then
-      local left = how.seconds - tonumber(clock() - start) / 1e9
+    if how.max_seconds then
+      local left = how.max_seconds - tonumber(clock() - start) / 1e9
       local rows = 0
       for j = i, #cells do rows = rows + cells[j].s_q end
       compare.max_seconds = math.max(0, left) * (rows > 0 and cell.s_q / rows or 0)
@@ -215,8 +213,8 @@ local function damage(record)
     return ("parity.status: got %s, wanted a string"):format(args.show(record.parity.status))
   end
   if record.time == nil then return nil end
-  -- a peer need not tell what it executed, nor a GPU that shared the rows out itself
-  local own = peers.is_own(record) and record.path ~= "auto"
+  -- a provider need not tell what it executed, nor a GPU that shared the rows out itself
+  local own = providers.is_own(record) and record.path ~= "auto"
   -- what a record with a time has: { part, its number fields, all above 0 }
   for _, wanted in ipairs {
     { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" },
@@ -290,20 +288,20 @@ end
 
 local PATHS = { "padded", "gather", "packed" }
 
--- Records of one case side by side, in the order the cases came: { case =, padded =, gather =, .., peers = by name, list = all
--- records }; and the names of the peers among them.
+-- Records of one case side by side, in the order the cases came: { case =, padded =, gather =, .., providers = by name, list =
+-- all records }; and the names of the providers among them.
 local function cells_of(records)
   local order, by_key, names, seen = {}, {}, {}, {}
   for _, record in ipairs(records) do
     local key = json.encode(record.case) .. (record.time and record.time.l2 or "")
     local cell = by_key[key]
     if not cell then
-      cell = { case = record.case, peers = {}, list = {} }
+      cell = { case = record.case, providers = {}, list = {} }
       by_key[key], order[#order + 1] = cell, cell
     end
-    if peers.is_own(record) then cell[record.path] = record
+    if providers.is_own(record) then cell[record.path] = record
     else
-      cell.peers[record.path] = record
+      cell.providers[record.path] = record
       if not seen[record.path] then seen[record.path], names[#names + 1] = true, record.path end
     end
     cell.list[#cell.list + 1] = record
@@ -323,8 +321,8 @@ end
 local function percent(share) return ("%.1f %%"):format(100 * share) end
 
 --- One row a case and the columns for fh.report: s_q, the median of each path, of auto where it was measured and, by number,
--- of each peer, the ratio of padded to the better native path with its verdict, parity over all paths with the largest error, and
--- the waste, the share of the executed FLOPs that multiplied padding, of padded and of that native path.
+-- of each provider, the ratio of padded to the better native path with its verdict, parity over all paths with the largest error,
+-- and the waste, the share of the executed FLOPs that multiplied padding, of padded and of that native path.
 function Sweep:rows()
   local report = require "fewhead.report.report"
   local rows, varies, first, with_auto = {}, {}, {}, nil -- a refused cell may not know all of its case
@@ -349,7 +347,7 @@ function Sweep:rows()
     row.auto = cell.auto and cell.auto.time and cell.auto.time.median_us
     with_auto = with_auto or cell.auto
     for j, name in ipairs(names) do
-      local record = cell.peers[name]
+      local record = cell.providers[name]
       row[j] = record and record.time and record.time.median_us
     end
     row.native = native and native.path

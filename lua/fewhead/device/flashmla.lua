@@ -2,7 +2,7 @@
 --
 --     local found = assert(flashmla.find())
 --     print(found.package, found.extension)             --> vllm 0.24.0   /../site-packages/vllm/_flashmla_C.abi3.so
---     local peer = assert(fh.provider.load(found.path, "flashmla", found.options))    -- as fh.provider.flashmla() does
+--     local provider = assert(fh.provider.load(found.path, "flashmla", found.options))    -- as fh.provider.flashmla() does
 --
 -- A package is searched in the active Python environment: that of VIRTUAL_ENV, else of CONDA_PREFIX, else of the python3 on PATH,
 -- which is asked once where its packages lie. FEWHEAD_FLASHMLA names another place: the library, or a folder it lies in. What

@@ -1,4 +1,4 @@
---- A peer: a kernel of somebody else's, loaded from a plug-in, that takes part wherever a path of the library can.
+--- A provider: a kernel of somebody else's, loaded from a plug-in, that takes part wherever a path of the library can.
 --
 --     local loops = assert(fh.provider.load("./loops.so"))
 --     print(fh.compare(fh.case { s_q = 64 }, { "padded", "gather", loops }))
@@ -16,10 +16,10 @@ local ffi, C = F.ffi, F.C
 
 local M = {}
 
-local Peer = { __name = "peer" }
-Peer.__index = Peer
+local Provider = { __name = "provider" }
+Provider.__index = Provider
 
--- Names that mean something else where a peer's name may stand.
+-- Names that mean something else where a provider's name may stand.
 local TAKEN = { native = true, noise = true, fewhead = true }
 for name in pairs(F.paths) do TAKEN[name] = true end
 
@@ -34,13 +34,13 @@ local function info_of(handle)
   return info
 end
 
---- Whether v is a peer.
-function M.is(v) return getmetatable(v) == Peer end
+--- Whether v is a provider.
+function M.is(v) return getmetatable(v) == Provider end
 
---- What tables call a path or a peer.
+--- What tables call a path or a provider.
 function M.name_of(path) return M.is(path) and path.name or path end
 
---- The provider of a path or a peer as records have it: its name ("fewhead" for the library's own paths) and its version.
+--- Who made a path or a provider's kernel, as records have it: the name ("fewhead" for the library's own paths) and its version.
 function M.provider_of(path)
   if M.is(path) then return path.name, path.text end
   return "fewhead", require("fewhead").VERSION
@@ -50,18 +50,18 @@ end
 function M.is_own(record) return record.provider == nil or record.provider == "fewhead" end
 
 --- Load a plug-in. name: what to call it (default: what it calls itself); options: text that the plug-in understands. Returns the
--- peer; or nil and one line, for a file that is not there, is no plug-in, was built for another version, or does not open.
+-- provider; or nil and one line, for a file that is not there, is no plug-in, was built for another version, or does not open.
 function M.load(path, name, options)
-  args.string("peer.load: path", path)
-  if name ~= nil then args.string("peer.load: name", name) end
-  if options ~= nil then args.string("peer.load: options", options) end
-  if name and not is_name(name) then error(("peer.load: name: got %s, wanted %s"):format(args.show(name), WANTED), 2) end
+  args.string("provider.load: path", path)
+  if name ~= nil then args.string("provider.load: name", name) end
+  if options ~= nil then args.string("provider.load: options", options) end
+  if name and not is_name(name) then error(("provider.load: name: got %s, wanted %s"):format(args.show(name), WANTED), 2) end
   local box = ffi.gc(ffi.new("fh_provider *[1]"), C.fh_provider_free)
   local ok, err = F.check(C.fh_provider_load(path, options, box))
   if not ok then return nil, err end
   local info = info_of(box[0])
   local called, version, description = ffi.string(info.name), ffi.string(info.version), ffi.string(info.description)
-  if not name and TAKEN[called] then return nil, ("peer: %s calls itself %s: give it another name"):format(path, called) end
+  if not name and TAKEN[called] then return nil, ("provider: %s calls itself %s: give it another name"):format(path, called) end
   local kinds = {}
   for kind, number in pairs(F.device_kinds) do
     if math.floor(info.devices / 2^number) % 2 == 1 then kinds[kind] = true end
@@ -69,40 +69,40 @@ function M.load(path, name, options)
   return setmetatable({
     name = name or called, called = called, version = version, description = description, kinds = kinds, path = path,
     text = description == "" and version or ("%s (%s)"):format(version, description), box = box, handle = box[0],
-  }, Peer)
+  }, Provider)
 end
 
 --- FlashMLA as it is installed on this machine, called name ("flashmla"); options as fewhead.device.flashmla's find takes them.
--- Returns the peer; or nil and one line that says what was looked for, where, and how to install it.
+-- Returns the provider; or nil and one line that says what was looked for, where, and how to install it.
 function M.flashmla(options, name)
   local found, reason = require("fewhead.device.flashmla").find(options)
   if not found then return nil, reason end
-  local peer, err = M.load(found.path, name or "flashmla", found.options)
-  if not peer then return nil, ("no FlashMLA: %s; the built-in padded path stands in"):format(err) end
-  return peer
+  local provider, err = M.load(found.path, name or "flashmla", found.options)
+  if not provider then return nil, ("no FlashMLA: %s; the built-in padded path stands in"):format(err) end
+  return provider
 end
 
---- The option that hands plug-ins to a script, for fewhead.cli.options; opt.provider is then a list of peers.
+--- The option that hands plug-ins to a script, for fewhead.cli.options; opt.provider is then a list of providers.
 M.option = { "--provider", "NAME=FILE", "race this plug-in too (see fewhead_provider.h)", kind = "PROVIDER", repeated = true }
 
---- The peer of that option's value; nil and what was wanted when there is none.
+--- The provider of that option's value; nil and what was wanted when there is none.
 function M.from_option(text)
   local name, path = text:match("^([^=]*)=(.+)$")
   if not name then return nil, "NAME=FILE, a plug-in's file and what to call it" end
   if not is_name(name) then return nil, "NAME=FILE, where NAME is " .. WANTED end
-  local peer, err = M.load(path, name)
-  if not peer then return nil, ("NAME=FILE with a plug-in in FILE (%s)"):format(err) end
-  return peer
+  local provider, err = M.load(path, name)
+  if not provider then return nil, ("NAME=FILE with a plug-in in FILE (%s)"):format(err) end
+  return provider
 end
 
---- The handle of a peer that was not freed, else an error; level as in error(), 1 = the caller of this.
-function M.handle(what, peer, level)
-  if not peer.handle then error(("%s: peer %s: used after free()"):format(what, peer.name), level + 1) end
-  return peer.handle
+--- The handle of a provider that was not freed, else an error; level as in error(), 1 = the caller of this.
+function M.handle(what, provider, level)
+  if not provider.handle then error(("%s: provider %s: used after free()"):format(what, provider.name), level + 1) end
+  return provider.handle
 end
 
 --- F.check for what a provider's function returned; the message starts with the plug-in's own name no more.
-function Peer:check(status)
+function Provider:check(status)
   local ok, err, name = F.check(status)
   if ok then return true end
   local own = self.called .. ": "
@@ -110,12 +110,12 @@ function Peer:check(status)
 end
 
 --- Give the plug-in back; it closes when its last job has gone. Twice does nothing.
-function Peer:free()
-  if not M.is(self) then error(("peer:free: got %s, wanted a peer"):format(args.show(self)), 2) end
+function Provider:free()
+  if not M.is(self) then error(("provider:free: got %s, wanted a provider"):format(args.show(self)), 2) end
   self.handle = nil
   C.fh_provider_free(self.box)
 end
 
-function Peer:__tostring() return ("%s %s"):format(self.name, self.text) end
+function Provider:__tostring() return ("%s %s"):format(self.name, self.text) end
 
 return M

@@ -4,13 +4,13 @@
 --   local case = fh.case { heads = 8, s_q = 2048, pattern = "csa", layout = "vllm" }
 --   print(fh.compare(case, { "padded", "native" }))    -- parity, medians, ratio, verdict
 --
--- "native" is gather and packed, both measured; the quicker one is called native(gather) or native(packed) in the table. A peer
--- (fh.provider) stands beside paths. What fails parity gets no time: a wrong answer has no speed.
+-- "native" is gather and packed, both measured; the quicker one is called native(gather) or native(packed) in the table. A
+-- provider (fh.provider) stands beside paths. What fails parity gets no time: a wrong answer has no speed.
 
 local args = require "fewhead.base.arguments"
 local device = require "fewhead.device.device"
 local parity = require "fewhead.measure.parity"
-local peers = require "fewhead.device.provider"
+local providers = require "fewhead.device.provider"
 local timing = require "fewhead.measure.timing"
 
 local M = {}
@@ -40,29 +40,29 @@ end
 --- Those fields of a result of fh.timing that a record keeps.
 function M.time_of(time) return pick(time, TIME_FIELDS) end
 
---- One JSONL record: { path, provider, provider_version, case, parity, time, work, run }. path is a path or a peer, whose name
--- then is path and provider; of the library's paths provider is "fewhead". parity is a result of fh.parity, time one of
+--- One JSONL record: { path, provider, provider_version, case, parity, time, work, run }. path is a path or a provider, whose
+-- name then is path and provider; of the library's paths provider is "fewhead". parity is a result of fh.parity, time one of
 -- fh.timing or nil, work the counters of one run or nil (its path is the one that ran, which auto chose), run a header of
 -- fewhead.run. A time beside a parity that did not pass is refused.
 function M.record(problem, path, checked, time, work, run)
-  local name = peers.name_of(path)
+  local name = providers.name_of(path)
   if time and checked.status ~= "pass" then
     error(("compare.record: time: got one for %s, whose parity is %s; wanted none"):format(name, args.show(checked.status)), 2)
   end
   local done
   if work then
     done = pick(work, { "path", "rows", "by_path", "useful_flops", "executed_flops", "bytes" })
-    local executed = work.executed_flops -- nil: a peer, or a GPU that shared the rows out itself, does not tell
+    local executed = work.executed_flops -- nil: a provider, or a GPU that shared the rows out itself, does not tell
     done.waste = executed and (executed > 0 and 1 - work.useful_flops / executed or 0)
   end
-  local provider, version = peers.provider_of(path)
+  local provider, version = providers.provider_of(path)
   return {
     path = name, provider = provider, provider_version = version, case = problem.case:describe(),
     parity = pick(checked, PARITY_FIELDS), time = time and M.time_of(time), work = done, run = run,
   }
 end
 
---- Paths and peers with "native" replaced by the paths it stands for on the device, gather and packed where it has them, none
+--- Paths and providers with "native" replaced by the paths it stands for on the device, gather and packed where it has them, none
 -- twice, and whether it stood there. Wrong ones raise; level as in error(), 1 = the caller of this.
 function M.expand(what, paths, dev, level)
   args.table(what, paths, level + 1)
@@ -70,15 +70,15 @@ function M.expand(what, paths, dev, level)
   local list, seen, native = {}, {}, false
   for i, path in ipairs(paths) do
     local where = ("%s[%d]"):format(what, i)
-    if peers.is(path) then
-      peers.handle(where, path, level + 1)
+    if providers.is(path) then
+      providers.handle(where, path, level + 1)
       if (seen[path.name] or path) ~= path then
-        error(("%s: two peers are called %s: load one under another name"):format(where, path.name), level + 1)
+        error(("%s: two providers are called %s: load one under another name"):format(where, path.name), level + 1)
       end
     else args.enum(where, path, PATHS, level + 1) end
     native = native or path == "native"
     for _, one in ipairs(path == "native" and { "gather", "packed" } or { path }) do
-      local name = peers.name_of(one)
+      local name = providers.name_of(one)
       local wanted = not seen[name] and (path ~= "native" or dev:has_path(name))
       if wanted then list[#list + 1], seen[name] = one, one end
     end
@@ -177,14 +177,14 @@ local function check_all(problem, paths, opts)
     end
     checks[i] = not err and parity.check(problem, path, how)
       or { status = "invalid", against = "reference", compared = 0,
-        reason = ("%s did not run: %s"):format(peers.name_of(path), err) }
+        reason = ("%s did not run: %s"):format(providers.name_of(path), err) }
   end
   if want then want.free() end
   return checks, plan
 end
 
--- Times of the paths that passed. A peer that fails while it is timed is out: its check says why, and the others are timed again.
--- nil, err when a path of the library fails, or all is interrupted.
+-- Times of the paths that passed. A provider that fails while it is timed is out: its check says why, and the others are timed
+-- again. nil, err when a path of the library fails, or all is interrupted.
 local function time_all(problem, paths, checks, how)
   while true do
     local passed = {}
@@ -196,7 +196,7 @@ local function time_all(problem, paths, checks, how)
     if times then return times end
     local out
     for i, path in ipairs(paths) do
-      if peers.is(path) and path.name == culprit then
+      if providers.is(path) and path.name == culprit then
         checks[i], out = { status = "error", against = checks[i].against, compared = checks[i].compared, reason = err }, true
       end
     end
@@ -204,13 +204,13 @@ local function time_all(problem, paths, checks, how)
   end
 end
 
---- fh.compare(case, { "padded", "native" }, opts): check each path or peer against the reference, time those that pass in turns,
--- and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default: a
--- new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
+--- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
+-- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default:
+-- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
 -- row_invariant, as problem:call takes them; canaries, as parity.check has it; and those of fewhead.timing. Returns an object
 -- with .records (one JSONL record a path, in order, with .verdict = { verdict, ratio, lo, hi, against } beside the named
 -- fields), .noise, :record(path) and tostring; nil, message where the case does not fit the device or a timed run fails. A
--- refused path is a record whose parity is "invalid" and says why; so is a peer that fails, with "error".
+-- refused path is a record whose parity is "invalid" and says why; so is a provider that fails, with "error".
 function M.compare(case, paths, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
@@ -234,7 +234,7 @@ function M.compare(case, paths, opts)
   local self = { case = case, records = {}, native = native, noise = times.noise, device_name = run.device }
   for _, check in ipairs(checks) do self.sampled = self.sampled or check.sampled end
   for i, path in ipairs(list) do
-    local time = times[peers.name_of(path)]
+    local time = times[providers.name_of(path)]
     self.records[i] = M.record(problem, path, checks[i], time, checks[i].work, run)
     if time then self.l2, self.stop = time.l2, time.stop end
   end

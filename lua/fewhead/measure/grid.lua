@@ -11,7 +11,7 @@ local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
 local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
-local peers = require "fewhead.device.provider"
+local providers = require "fewhead.device.provider"
 
 local new_case = require "fewhead.case.case"
 
@@ -22,7 +22,7 @@ local M = {}
 -- Native head counts: every divisor of 64 and 128 that a rank gets, odd ones that tiles do not like, and both sides of 64.
 local HEADS = { 1, 2, 4, 5, 8, 12, 16, 20, 32, 48, 63, 64, 65, 66, 80, 96, 100, 127, 128 }
 local D_QK = { 512, 576 }
-local LAYOUTS = { "packed", "vllm", "strided", "offset" }
+local LAYOUTS = { "contiguous", "vllm", "strided", "offset" }
 local SINKS = { "normal", "none", "flashmla" }
 
 -- Index patterns small enough for every head count; topk is odd in some and s_kv is under it in others.
@@ -85,7 +85,9 @@ local GROUPS = {
   },
   {
     name = "outputs", fixed = { pattern = "csa", window = 16, index_topk = 40, s_q = 21, prior = 60 },
-    cross = { { { lse = false }, { max_logits = false }, { lse = false, max_logits = false } }, { "layout", "packed", "vllm" } },
+    cross = {
+      { { lse = false }, { max_logits = false }, { lse = false, max_logits = false } }, { "layout", "contiguous", "vllm" },
+    },
   },
   {
     name = "groups", paths = { "packed" }, fixed = { s_q = 41, pattern = "local", window = 16, index_topk = 48, prior = 120 },
@@ -259,7 +261,7 @@ local function check_path(problem, path, want, call)
   return result
 end
 
--- Results of one entry, path by path, to on_result(entry, the case that ran, result, path or peer).
+-- Results of one entry, path by path, to on_result(entry, the case that ran, result, path or provider).
 local function run_entry(entry, paths, dev, full, on_result)
   local case, rows = entry.case, affordable_rows(entry, full)
   if rows < case.s_q then
@@ -277,7 +279,7 @@ local function run_entry(entry, paths, dev, full, on_result)
   end
   for _, path in ipairs(paths) do
     local result = want and check_path(problem, path, want, entry.call)
-      or { status = "invalid", path = peers.name_of(path), against = "reference", compared = 0, reason = err }
+      or { status = "invalid", path = providers.name_of(path), against = "reference", compared = 0, reason = err }
     if case.s_q < entry.case.s_q then result.sampled = result.sampled or case.s_q end
     on_result(entry, case, result, path)
   end
@@ -285,8 +287,8 @@ local function run_entry(entry, paths, dev, full, on_result)
   case:free()
 end
 
--- The paths of an entry that are asked for; where none are named, those of them that the device has. And the peers, but for an
--- entry that is about certain paths.
+-- The paths of an entry that are asked for; where none are named, those of them that the device has. And the providers, but for
+-- an entry that is about certain paths.
 local function paths_of(entry, asked, dev, guests)
   local list = {}
   for _, path in ipairs(entry.paths or PATHS) do
@@ -294,18 +296,18 @@ local function paths_of(entry, asked, dev, guests)
     for _, name in ipairs(asked or {}) do wanted = wanted or name == path end
     if wanted then list[#list + 1] = path end
   end
-  for _, peer in ipairs(entry.paths and {} or guests) do list[#list + 1] = peer end
+  for _, provider in ipairs(entry.paths and {} or guests) do list[#list + 1] = provider end
   return list
 end
 
 local COUNTERS = { pass = "passed", fail = "failed", error = "failed", invalid = "invalid" }
 
--- Totals, and a function that adds a result to them and hands it on. What a path refuses it should do: it is invalid. A peer need
--- not run every case.
+-- Totals, and a function that adds a result to them and hands it on. What a path refuses it should do: it is invalid. A provider
+-- need not run every case.
 local function counting(on_result)
   local totals = { passed = 0, failed = 0, invalid = 0, refused = 0, sampled = 0, checks = 0, cases = 0 }
   return totals, function(entry, case, result, path)
-    local counter = result.refused and peers.is(path) and "refused" or COUNTERS[result.status]
+    local counter = result.refused and providers.is(path) and "refused" or COUNTERS[result.status]
     totals[counter] = totals[counter] + 1
     totals.checks = totals.checks + 1
     if result.sampled then totals.sampled = totals.sampled + 1 end
@@ -343,12 +345,12 @@ function M.check_oracle(opts)
 end
 
 --- Check cases. Options: cases (default own() and production()); device (default device.default()); paths, those of padded,
--- gather, packed, auto to run (default: what each case is for and the device has); peers, a list of those that run too; full =
--- true: larger samples; on_result = function(entry, case, result, path or peer), called after each check. Returns { passed =,
--- failed =, invalid =, refused =, sampled =, checks =, cases = }: refused counts cases that a peer does not run, sampled checks
--- that compared a part of the rows.
+-- gather, packed, auto to run (default: what each case is for and the device has); providers, a list of those that run too; full
+-- = true: larger samples; on_result = function(entry, case, result, path or provider), called after each check. Returns { passed
+-- =, failed =, invalid =, refused =, sampled =, checks =, cases = }: refused counts cases that a provider does not run, sampled
+-- checks that compared a part of the rows.
 function M.run(opts)
-  opts = args.options("grid.run", opts, { "cases", "device", "paths", "peers", "full", "on_result" })
+  opts = args.options("grid.run", opts, { "cases", "device", "paths", "providers", "full", "on_result" })
   local cases = opts.cases
   if not cases then
     cases = M.own()
@@ -357,7 +359,7 @@ function M.run(opts)
   local dev = device.check("grid.run: device", opts.device or device.default())
   local totals, count = counting(opts.on_result)
   for _, entry in ipairs(cases) do
-    local paths = paths_of(entry, opts.paths, dev, opts.peers or {})
+    local paths = paths_of(entry, opts.paths, dev, opts.providers or {})
     if #paths > 0 then
       totals.cases = totals.cases + 1
       run_entry(entry, paths, dev, opts.full, count)
@@ -404,7 +406,7 @@ local function parser()
         repeated = true },
       { "--full", nil, "more rows of what is too large to be compared as a whole" },
       { "--filter", "TEXT", "only cases whose group or description contains TEXT" },
-      peers.option,
+      providers.option,
       { "--device", "NAME", "device to run on", default = device.default_name() },
     },
   }
@@ -458,10 +460,10 @@ function M.main(argv)
   end
   local oracle = dev.kind ~= "cpu" and M.check_oracle { device = dev, on_result = on_result }
   local totals = M.run {
-    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, peers = opt.provider, full = opt.full,
+    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, providers = opt.provider, full = opt.full,
     on_result = on_result,
   }
-  local refused = totals.refused > 0 and (", %d refused by peers"):format(totals.refused) or ""
+  local refused = totals.refused > 0 and (", %d refused by providers"):format(totals.refused) or ""
   local summary = ("%d passed, %d failed, %d invalid%s (%d on a sample of rows) of %d checks, %d cases\n"):format(totals.passed,
     totals.failed, totals.invalid, refused, totals.sampled, totals.checks, totals.cases)
   local stream = opt.json and io.stderr or io.stdout

@@ -12,7 +12,7 @@ local bit = require "bit"
 
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
-local peers = require "fewhead.device.provider"
+local providers = require "fewhead.device.provider"
 
 local ffi = F.ffi
 local band, lshift = bit.band, bit.lshift
@@ -324,9 +324,9 @@ local TILE_ROWS = 64 -- rows of a packed tile, filled with floor(64 / h_q) queri
 local ORACLES = { "reference", "padded" }
 local PATHS = { "auto", "reference", "padded", "gather", "packed" }
 
--- A path by name, or a peer.
+-- A path by name, or a provider.
 local function check_path(what, path, names, level)
-  if not peers.is(path) then args.enum(what, path, names, level + 1) end
+  if not providers.is(path) then args.enum(what, path, names, level + 1) end
 end
 
 -- Options that all functions on problems have, checked for the caller `level` frames up.
@@ -339,8 +339,8 @@ local function check_problem(what, problem, opts, known, level)
 end
 
 --- The oracle's answer for a problem: { out =, lse =, max_logits =, against =, rows = {first, step, count} or nil, free =
--- function } | nil, err. Options: against = "reference" (default; float32 out), "padded" or a peer (bf16); sample = at most how
--- many rows.
+-- function } | nil, err. Options: against = "reference" (default; float32 out), "padded" or a provider (bf16); sample = at most
+-- how many rows.
 function M.expected(problem, opts)
   opts = check_problem("parity.expected", problem, opts, { "against", "sample" }, 2)
   local against = opts.against or ORACLES[1]
@@ -358,14 +358,14 @@ function M.expected(problem, opts)
   if outputs then ran, err = asked:run(against, outputs) end
   if not ran then
     if outputs then outputs:free() end
-    return nil, ("%s did not run: %s"):format(peers.name_of(against), err)
+    return nil, ("%s did not run: %s"):format(providers.name_of(against), err)
   end
   local function free()
     outputs:free()
     if rows then asked:free() end
   end
   return {
-    out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = peers.name_of(against), rows = rows,
+    out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = providers.name_of(against), rows = rows,
     free = free,
   }
 end
@@ -417,7 +417,7 @@ end
 local function run_and_compare(problem, path, want, opts)
   local outputs, err = problem:outputs()
   if not outputs then return { status = "invalid", compared = 0, reason = err } end
-  local name = peers.name_of(path)
+  local name = providers.name_of(path)
   local how = { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant }
   local work, why, failed = problem:run(path, outputs, how)
   if not work then
@@ -438,13 +438,13 @@ local function run_and_compare(problem, path, want, opts)
   return result
 end
 
---- Run `path`, a path's name or a peer, on the problem into poisoned outputs and compare. Options: against = "reference"
--- (default), "padded" or a peer; sample = at most how many rows to compare (nil: all; that all were written is checked anyway);
--- want = what M.expected gave, to use it again; plan, group, row_invariant as problem:call takes them; tolerance as M.compare
--- (default: M.tolerance_of). Result: that of M.compare with path, against, sampled = rows compared (nil: all) and work, the
--- counters of the run. It fails also when another path ran than was asked for, or when anything outside the real heads' outputs
--- was written (canaries = false: not looked at). A call that is refused is "invalid" with the reason and refused = true; a peer
--- that fails while it runs is "error".
+--- Run `path`, a path's name or a provider, on the problem into poisoned outputs and compare. Options: against = "reference"
+-- (default), "padded" or a provider; sample = at most how many rows to compare (nil: all; that all were written is checked
+-- anyway); want = what M.expected gave, to use it again; plan, group, row_invariant as problem:call takes them; tolerance as
+-- M.compare (default: M.tolerance_of). Result: that of M.compare with path, against, sampled = rows compared (nil: all) and work,
+-- the counters of the run. It fails also when another path ran than was asked for, or when anything outside the real heads'
+-- outputs was written (canaries = false: not looked at). A call that is refused is "invalid" with the reason and refused = true;
+-- a provider that fails while it runs is "error".
 function M.check(problem, path, opts)
   opts = check_problem("parity.check", problem, opts,
     { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance", "canaries" }, 2)
@@ -455,14 +455,14 @@ function M.check(problem, path, opts)
   if not want then want, err = M.expected(problem, { against = opts.against, sample = opts.sample }) end
   local result = want and run_and_compare(problem, path, want, opts) or { status = "invalid", compared = 0, reason = err }
   if want and not opts.want then want.free() end
-  result.path, result.against = peers.name_of(path), want and want.against or peers.name_of(opts.against or ORACLES[1])
+  result.path, result.against = providers.name_of(path), want and want.against or providers.name_of(opts.against or ORACLES[1])
   return result
 end
 
 --- Three answers beside each other: { padded =, native =, between = } results (padded and `path` against the reference, `path`
 -- against padded) and the verdict: "agree", "padded is wrong", "<path> is wrong", "reference is doubtful" (two agree with each
--- other but not with it), "no two agree" or "not decided" (something was invalid). Options: sample, group; padded = a peer that
--- stands in padded's place, FlashMLA for one, with its name in the verdict. path may be a peer too.
+-- other but not with it), "no two agree" or "not decided" (something was invalid). Options: sample, group; padded = a provider
+-- that stands in padded's place, FlashMLA for one, with its name in the verdict. path may be a provider too.
 function M.three_way(problem, path, opts)
   opts = check_problem("parity.three_way", problem, opts, { "sample", "group", "padded" }, 2)
   check_path("parity.three_way: path", path, { "auto", "padded", "gather", "packed" }, 2)
@@ -477,8 +477,8 @@ function M.three_way(problem, path, opts)
   local verdict
   if not (decided(padded) and decided(native)) then verdict = "not decided"
   elseif padded.status == "pass" and native.status == "pass" then verdict = "agree"
-  elseif padded.status == "pass" then verdict = peers.name_of(path) .. " is wrong"
-  elseif native.status == "pass" then verdict = peers.name_of(base) .. " is wrong"
+  elseif padded.status == "pass" then verdict = providers.name_of(path) .. " is wrong"
+  elseif native.status == "pass" then verdict = providers.name_of(base) .. " is wrong"
   else verdict = between.status == "pass" and "reference is doubtful" or "no two agree" end
   return { padded = padded, native = native, between = between, verdict = verdict }
 end

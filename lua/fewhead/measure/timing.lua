@@ -9,7 +9,7 @@
 -- nothing about the distribution. One arm runs twice in each pass: how far it differs from itself is the noise floor.
 
 local args = require "fewhead.base.arguments"
-local peers = require "fewhead.device.provider"
+local providers = require "fewhead.device.provider"
 local stats = require "fewhead.measure.stats"
 
 local M = {}
@@ -283,14 +283,14 @@ local function arms_of(problem, paths, call_opts, plan_watch, made)
       run, release = problem:runner(path, outputs, with)
       if run then made[#made + 1] = { free = release } else err = release end
     end
-    local name = peers.name_of(path)
+    local name = providers.name_of(path)
     if not run then return nil, ("%s: %s"):format(name, err), name end
     arms[i] = { name = name, run = run, evict = evict }
   end
   return arms, build_us
 end
 
---- Measure paths of a problem, peers among them: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and
+--- Measure paths of a problem, providers among them: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and
 -- result are those of measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The
 -- packed path runs on a plan that is there before, as where layers share an index list: the one given, else one built here; its
 -- result carries plan_us, microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of them. nil,
