@@ -32,7 +32,9 @@ comma := ,
 # The toolkit lies two folders up from the nvcc that a link may lead to.
 CUDA_ROOT      := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_TEXT      := CUDA $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') (sm_80, sm_90a)
-CUDA_SOURCES   := $(wildcard kernels/cuda/*.cu kernels/portable/*/*.cu kernels/sm90/*/*.cu)
+# A kernel's folder has its sources, one file an instantiation, and its cases for the kernels' own program (build/kernels).
+KERNEL_TESTS   := $(wildcard kernels/cuda/test/*.cu kernels/*/*/cases.cu)
+CUDA_SOURCES   := $(filter-out $(KERNEL_TESTS),$(wildcard kernels/cuda/*.cu kernels/*/*/*.cu kernels/*/*/instantiations/*.cu))
 CUDA_INCLUDE   := -isystem $(CUDA_ROOT)/include
 # Linked in, and its names kept in: another copy of the runtime may live in the same process.
 CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -l:libcudart_static.a -Wl,--exclude-libs,libcudart_static.a -ldl -lrt

@@ -3,28 +3,28 @@
  *
  * One persistent CTA of four warpgroups an SM. Blocks of 64 list entries, and the tiles they belong to, follow without a gap:
  *
- *   warpgroup 3: fetch            warpgroup 0: score                  warpgroups 1, 2: blend, 256 columns each
+ *   warpgroup 3: fetch            warpgroup 0: score                  warpgroups 1, 2: pv, 256 columns each
  *   wait empty[slot] <------------------------------------------------ arrive empty[slot] once PV has read it
  *   cp.async 64 rows x 256 B
  *   arrive full[slot] ----------> S += Q[quarter] K[quarter]^T
  *                                 after the last quarter:
- *                                 arrive given of block n - 1 ------> O = O * shrink + P V
+ *                                 arrive given of block n - 1 ------> O = O * rescale + P V
  *                                 wait taken of block n - 2 <-------- arrive taken
- *                                 mask, P = 2^(scale S - maximum)
+ *                                 mask, P = 2^(scale S - m)
  *                                 P to shared memory
  *
- * The tensor cores work on scores and on PV in turn. P of a block is given away once the next block's scores are all queued: PV
- * then has the tensor pipe while those are weighed. Given away earlier, the two PV warpgroups take four fifths of the pipe, the
- * scores, which the longest chain waits for, come late, and the pipe idles while they are weighed.
+ * The tensor cores work on scores and on PV in turn. The scoring warps give P of a block away once they have queued the next block's
+ * scores: PV then has the tensor pipe while P is made of those scores. If P is given away earlier, the two PV warpgroups take four
+ * fifths of the pipe. The scores, which the longest chain waits for, then come late, and the pipe idles while P is made of them.
  *
- * The weights refer to a maximum that may lag: a block is weighed before its own maximum is known. Only where a row's has grown
- * by more than kSlack are the weights made again, and O and the sum brought up to it. The true one comes back at a tile's end.
+ * P refers to a maximum m that may lag: P of a block is made before the block's own maximum is known. Only if a row's maximum has
+ * grown by more than kSlack is P made again, and O and the sum are brought up to the new m. A tile's end brings the true maximum back.
  *
  * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: with more of it in registers too few are left for
  * exponentials to overlap. The first half passes through the ring, 32 rows a slot, so that few real rows cost few slots; the
  * rest is fetched to its place as soon as the last scores of the tile before are done.
  *
- * What a row's query chose of a block is 64 bits. The fetching warps, which have issue slots to spare, make these words of the
+ * What a row's query chose of a block is a word of 64 bits. The fetching warps, which have issue slots to spare, make these words of the
  * entries' marks, and the scoring threads test them. One fetching thread tells the others what the next tile is.
  *
  * A policy is a struct that is passed to the kernel by value:
@@ -41,17 +41,17 @@
  *   const uint16_t *q_row(tile, int r), uint16_t *out_row(tile, int r)
  *   float sink(tile, int r), void statistics(tile, int r, float m, float l)
  *   float scale                          sm_scale * log2(e)
- *   bool wide_out                        out rows start on multiples of 16 bytes
+ *   bool aligned_out                        out rows start on multiples of 16 bytes
  *   static constexpr bool kPartial       a tile has a part of its rows' keys. Then, in place of out_row, sink and statistics:
  *                                        float4 *partial(tile): O before the division, in accumulator order: float4 k of the 32
  *                                        of thread t of half h at (32 h + k) 128 + t; float2 *sums(tile): (maximum, sum) of a row
  *   static constexpr bool kShared        rows of a tile have different keys
  *
- * Isolation, where kShared: the weight 0 of a masked pair times a NaN or an Inf of V would reach a row that never chose that key.
+ * Isolation, where kShared: the P of a masked pair, 0, times a NaN or an Inf of V would reach a row that never chose that key.
  * Such a KV row shows in the scores of every row, 0 * Inf = NaN included, and a masked score becomes s * 0 - inf: still NaN. The
  * row maximum, taken so that NaN wins, is the test, at no cost beside the vote that kSlack needs; the scoring warp that sees it
- * overwrites the bad V rows with zeros before it gives its weights away. Rows that did choose the key keep its NaN, which their
- * weights carry.
+ * overwrites the bad V rows with zeros before it gives its P away. Rows that did choose the key keep its NaN, which their P
+ * carries.
  */
 #ifndef FEWHEAD_KERNELS_SM90_TILE_CUH
 #define FEWHEAD_KERNELS_SM90_TILE_CUH
@@ -62,7 +62,7 @@ namespace fhk {
 namespace sm90_tile {
 
 constexpr int kThreads = 512;
-constexpr int kScoreRegs = 144, kBlendRegs = 160, kFetchRegs = 48; /* 144 + 2 * 160 + 48 = 4 * 128, what the launch allots */
+constexpr int kScoreRegs = 144, kPvRegs = 160, kFetchRegs = 48; /* 144 + 2 * 160 + 48 = 4 * 128, what the launch allots */
 constexpr int kRows = 64, kBlock = 64, kDv = 512;
 constexpr int kGranule = 16;                        /* rows of a warp */
 constexpr uint32_t kSlotBytes = 2 * kChunkBytes;    /* a quarter of a block, 64 rows x 128 columns; or 32 rows of Q x 256 */
@@ -70,7 +70,7 @@ constexpr uint32_t kGranuleChunk = kGranule * 128;  /* 16 rows x 64 columns */
 constexpr uint32_t kWordBytes = 4 * kGranule * 8;   /* words of a block: which entries each query of each scoring warp chose */
 constexpr int kQuarters = 4;
 constexpr int kRegisterSteps = 16;                  /* k16 steps of Q that live in registers */
-constexpr float kSlack = 8;                         /* weights stay below 2^kSlack times the sums of the blocks before */
+constexpr float kSlack = 8;                         /* P stays below 2^kSlack times the sums of the blocks before */
 constexpr uint32_t kGranuleBytes = kRegisterSteps / 4 * kGranuleChunk; /* a granule's columns for registers: half a slot */
 static_assert(2 * kGranuleBytes == kSlotBytes, "two granules of Q fill a slot");
 constexpr int kTailChunks = kDv / 64 - kRegisterSteps / 4; /* chunks of Q up to column 511 that are read from shared memory */
@@ -98,9 +98,9 @@ struct Shape {
   static constexpr uint32_t kQueryTail = 0;         /* Q from column 256 on, [64 rows x 64 columns] chunks */
   static constexpr uint32_t kRing = kQueryTail + (kTailChunks + (kRope ? 1 : 0)) * kChunkBytes;
   static constexpr uint32_t kRopeSlot = kRing + kSlots * kSlotBytes;
-  static constexpr uint32_t kWeights = kRopeSlot + (kRope ? kChunkBytes : 0); /* P of two blocks, bf16 64 x 64 */
-  static constexpr uint32_t kShrink = kWeights + 2 * kChunkBytes;             /* of two blocks, a float a row: O shrinks by it */
-  static constexpr uint32_t kFinish = kShrink + 2 * kRows * 4;                /* of two tiles, a float a row: O ends with it */
+  static constexpr uint32_t kP = kRopeSlot + (kRope ? kChunkBytes : 0); /* P of two blocks, bf16 64 x 64 */
+  static constexpr uint32_t kRescale = kP + 2 * kChunkBytes;             /* of two blocks, a float a row: O is multiplied by it */
+  static constexpr uint32_t kFinish = kRescale + 2 * kRows * 4;                /* of two tiles, a float a row: O ends with it */
   static constexpr uint32_t kWords = kFinish + 2 * kRows * 4;                 /* of three blocks */
   static constexpr uint32_t kTiles = kWords + 3 * kWordBytes;                 /* four Tile */
   static constexpr uint32_t kBarriers = kTiles + 4 * sizeof(Tile);
@@ -117,7 +117,7 @@ struct Barriers {
   FHK_DEV uint32_t rope_full() const { return base + 2 * X::kSlots * 8; }                    /* 128 fetching threads */
   FHK_DEV uint32_t rope_empty() const { return base + (2 * X::kSlots + 1) * 8; }             /* 4 scoring warps */
   FHK_DEV uint32_t given(uint32_t buffer) const { return base + (2 * X::kSlots + 2 + buffer) * 8; } /* 4 scoring warps */
-  FHK_DEV uint32_t taken(uint32_t buffer) const { return base + (2 * X::kSlots + 4 + buffer) * 8; } /* 8 blending warps */
+  FHK_DEV uint32_t taken(uint32_t buffer) const { return base + (2 * X::kSlots + 4 + buffer) * 8; } /* 8 PV warps */
   FHK_DEV uint32_t told(uint32_t k) const { return base + (2 * X::kSlots + 6 + k) * 8; }     /* one fetching thread; k < 4 */
   FHK_DEV uint32_t tail_full() const { return base + (2 * X::kSlots + 10) * 8; }             /* 128 fetching threads */
   FHK_DEV uint32_t tail_empty() const { return base + (2 * X::kSlots + 11) * 8; }            /* 4 scoring warps */
@@ -215,12 +215,68 @@ FHK_DEV void slot_arrive(uint32_t bar, int lane) {
   warp_arrive(bar, lane);
 }
 
+/* The fetching thread's share of every 16 rows: 16-byte unit `unit` of row row0, which lies at `mine`. */
+struct Share {
+  int row0, unit;
+  uint32_t mine;
+};
+
+/* Q of a tile: the columns for registers through the ring, the others to where wgmma reads them once that is free. `filled`: granules
+ * of the tail that may be other than zero. */
+template <int kD, bool kAligned, typename Policy>
+FHK_DEV void fetch_query(const Policy &policy, const Tile &tile, uint32_t smem, const Barriers<kD> &bar, const Share &share, int lane,
+                         uint32_t turn, Ring<Shape<kD>::kSlots> &ring, int &filled) {
+  using X = Shape<kD>;
+  for (int g = 0; g < granules(tile); g++) {
+    const int r = g * kGranule + share.row0;
+    const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + share.unit * 8;
+    const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + (g & 1) * kGranuleBytes + share.mine;
+    if ((g & 1) == 0) ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
+#pragma unroll
+    for (int c = 0; c < kRegisterSteps / 4; c++) copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
+    if ((g & 1) == 1 || g + 1 == granules(tile)) {
+      slot_arrive<kAligned>(bar.full(ring.slot), lane);
+      ring.skip(1);
+    }
+  }
+  ptx::mbar_wait(bar.tail_empty(), (turn & 1) ^ 1);
+  for (int g = 0; g < max(granules(tile), filled); g++) { /* with zeros where the last tile had rows, or nobody yet */
+    const int r = g * kGranule + share.row0;
+    const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + kRegisterSteps * 16 + share.unit * 8;
+    const uint32_t dst = smem + X::kQueryTail + g * kGranuleChunk + share.mine;
+#pragma unroll
+    for (int c = 0; c < kTailChunks + (X::kRope ? 1 : 0); c++)
+      copy_unit<kAligned>(dst + c * kChunkBytes, src + c * 64, r < tile.rows);
+  }
+  filled = granules(tile);
+  copies_arrive<kAligned>(bar.tail_full());
+}
+
+/* The words of a block, by a warp for its 16 rows: bit j of a query's word says that the query chose entry j. member0, member1: the
+ * lane's entry of the first 32 and of the second, a bit a query. */
+FHK_DEV void store_words(uint32_t words, uint32_t member0, uint32_t member1, int query0, int queries, int lane) {
+  uint2 word = make_uint2(0, 0);
+  for (int q = 0; q < queries; q++) {
+    const uint32_t low = __ballot_sync(~0u, member0 >> ((query0 + q) & 31) & 1);
+    const uint32_t high = __ballot_sync(~0u, member1 >> ((query0 + q) & 31) & 1);
+    if (lane == q) word = make_uint2(low, high);
+  }
+  if (lane < queries) ptx::st_shared2(words + lane * 8, word.x, word.y);
+}
+
+/* Start a tile's Q and list towards L2, by lines of 128 bytes. */
+template <int kD, typename Policy>
+FHK_DEV void prefetch_tile(const Policy &policy, const Tile &next, const Share &share, int t) {
+  for (int r = share.row0; r < next.rows; r += kGranule)
+    for (int column = share.unit * 64; column < kD; column += 8 * 64) ptx::prefetch_l2(policy.q_row(next, r) + column);
+  for (uint32_t at = t * 32; at < next.entries; at += 128 * 32) ptx::prefetch_l2(next.list + at);
+}
+
 template <int kD, bool kAligned, typename Policy>
 FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
-  const int row0 = t >> 3, unit = t & 7;
-  const uint32_t mine = swizzled(row0, unit);
+  const Share share = {t >> 3, t & 7, swizzled(t >> 3, t & 7)};
   const int query0 = policy.query_of(warp * kGranule), queries = policy.query_of(warp * kGranule + kGranule - 1) - query0 + 1;
   Ring<X::kSlots> ring;
   uint32_t rope_phase = 1, words = smem + X::kWords;
@@ -243,35 +299,12 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
     auto start_entries = [&](int32_t n) {
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        const uint32_t pos = n * kBlock + row0 + 16 * k;
+        const uint32_t pos = n * kBlock + share.row0 + 16 * k;
         entries[k] = pos < tile.entries ? __ldg(tile.list + pos) : -1;
       }
     };
     start_entries(0);
-    /* ---- Q: the columns for registers through the ring, the others to where wgmma reads them once that is free */
-    for (int g = 0; g < granules(tile); g++) {
-      const int r = g * kGranule + row0;
-      const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + unit * 8;
-      const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + (g & 1) * kGranuleBytes + mine;
-      if ((g & 1) == 0) ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
-#pragma unroll
-      for (int c = 0; c < kRegisterSteps / 4; c++) copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
-      if ((g & 1) == 1 || g + 1 == granules(tile)) {
-        slot_arrive<kAligned>(bar.full(ring.slot), lane);
-        ring.skip(1);
-      }
-    }
-    ptx::mbar_wait(bar.tail_empty(), (turn & 1) ^ 1);
-    for (int g = 0; g < max(granules(tile), filled); g++) { /* with zeros where the last tile had rows, or nobody yet */
-      const int r = g * kGranule + row0;
-      const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + kRegisterSteps * 16 + unit * 8;
-      const uint32_t dst = smem + X::kQueryTail + g * kGranuleChunk + mine;
-#pragma unroll
-      for (int c = 0; c < kTailChunks + (X::kRope ? 1 : 0); c++)
-        copy_unit<kAligned>(dst + c * kChunkBytes, src + c * 64, r < tile.rows);
-    }
-    filled = granules(tile);
-    copies_arrive<kAligned>(bar.tail_full());
+    fetch_query<kD, kAligned>(policy, tile, smem, bar, share, lane, turn, ring, filled);
     /* ---- K = V */
     const int32_t blocks = blocks_of(tile);
     for (int32_t n = 0; n < blocks; n++) {
@@ -283,20 +316,14 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         real[k] = static_cast<uint32_t>(entries[k]) < policy.kv_rows;
-        src[k] = policy.kv(real[k] ? entries[k] : 0) + unit * 8;
+        src[k] = policy.kv(real[k] ? entries[k] : 0) + share.unit * 8;
       }
       if (n + 1 < blocks) start_entries(n + 1);
 #pragma unroll
       for (int quarter = 0; quarter < kQuarters; quarter++) {
-        const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + mine;
+        const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + share.mine;
         if (quarter == kQuarters - 1) { /* those of three blocks ago were used before PV let go of the slot before */
-          uint2 word = make_uint2(0, 0);
-          for (int q = 0; q < queries; q++) {
-            const uint32_t low = __ballot_sync(~0u, member0 >> ((query0 + q) & 31) & 1);
-            const uint32_t high = __ballot_sync(~0u, member1 >> ((query0 + q) & 31) & 1);
-            if (lane == q) word = make_uint2(low, high);
-          }
-          if (lane < queries) ptx::st_shared2(words + (warp * kGranule + lane) * 8, word.x, word.y);
+          store_words(words + warp * kGranule * 8, member0, member1, query0, queries, lane);
           words = next_words<kD>(smem, words);
         }
         ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
@@ -310,7 +337,7 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
         ring.skip(1);
       }
       if constexpr (X::kRope) {
-        const uint32_t dst = smem + X::kRopeSlot + mine;
+        const uint32_t dst = smem + X::kRopeSlot + share.mine;
         ptx::mbar_wait(bar.rope_empty(), rope_phase);
         rope_phase ^= 1;
 #pragma unroll
@@ -318,12 +345,7 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
         copies_arrive<kAligned>(bar.rope_full());
       }
       if (n == 0 && t == 0) tell(turn + 1);
-      if (n == 1 || blocks == 1) { /* start the next tile's Q and list towards L2, by lines of 128 bytes */
-        const Tile next = hear_tile<kD>(smem, turn + 1);
-        for (int r = row0; r < next.rows; r += kGranule)
-          for (int column = unit * 64; column < kD; column += 8 * 64) ptx::prefetch_l2(policy.q_row(next, r) + column);
-        for (uint32_t at = t * 32; at < next.entries; at += 128 * 32) ptx::prefetch_l2(next.list + at);
-      }
+      if (n == 1 || blocks == 1) prefetch_tile<kD>(policy, hear_tile<kD>(smem, turn + 1), share, t);
     }
   }
 }
@@ -416,14 +438,117 @@ FHK_DEV void silence(const float (&s)[32], uint32_t ring, const Ring<kSlots> &af
   ptx::fence_proxy_async(); /* before the PV of those that `given` lets go */
 }
 
+/* Q of a tile from the ring to the registers of a scoring warp. */
+template <int kD>
+FHK_DEV void load_query(uint32_t (&q)[kRegisterSteps][4], const Tile &tile, uint32_t smem, const Barriers<kD> &bar,
+                        Ring<Shape<kD>::kSlots> &ring, uint32_t frag_row, uint32_t frag_unit, int warp, int lane) {
+  using X = Shape<kD>;
+  const int slots = query_slots(tile);
+  for (int k = 0; k < slots; k++) { /* all of them: letting a slot go that is not filled yet would count for what it held */
+    const Ring<X::kSlots> at = ring.ahead(k);
+    ptx::mbar_wait(bar.full(at.slot), at.phase);
+  }
+  if (warp < granules(tile)) {
+    const uint32_t src = smem + X::kRing + ring.ahead(warp >> 1).slot * kSlotBytes + (warp & 1) * kGranuleBytes;
+#pragma unroll
+    for (int k = 0; k < kRegisterSteps; k++)
+      ptx::ldmatrix4(q[k], src + (k >> 2) * kGranuleChunk + swizzled(frag_row, 2 * (k & 3) + frag_unit));
+  } else {
+#pragma unroll
+    for (int k = 0; k < kRegisterSteps; k++) q[k][0] = q[k][1] = q[k][2] = q[k][3] = 0;
+  }
+  for (int k = 0; k < slots; k++) warp_arrive(bar.empty(ring.ahead(k).slot), lane);
+  ring.skip(slots);
+}
+
+/* Queue S = Q K^T of a block, number n of its tile and `turn` of the CTA. The P of the block before is given away when all of it is
+ * queued. */
+template <int kD>
+FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4], uint32_t smem, const Barriers<kD> &bar,
+                          Ring<Shape<kD>::kSlots> &ring, int32_t n, uint32_t turn, uint32_t tile_turn, int lane) {
+  using X = Shape<kD>;
+  const uint64_t tail = ptx::desc_k_major(smem + X::kQueryTail);
+#pragma unroll
+  for (int quarter = 0; quarter < kQuarters; quarter++) {
+    if (quarter == kRegisterSteps / 8 && n == 0) ptx::mbar_wait(bar.tail_full(), tile_turn & 1);
+    ptx::mbar_wait(bar.full(ring.slot), ring.phase);
+    ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
+    ptx::wgmma_fence();
+    const uint64_t k_desc = ptx::desc_k_major(smem + X::kRing + ring.slot * kSlotBytes);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      const int step = quarter * 8 + k, beyond = step - kRegisterSteps;
+      const uint64_t k_step = k_desc + (k >> 2) * (kChunkBytes / 16) + (k & 3) * 2;
+      if (beyond < 0) ptx::wgmma_rs<0>(s, q[step < kRegisterSteps ? step : 0], k_step, step != 0);
+      else ptx::wgmma_ss<0, 0>(s, tail + (beyond >> 2) * (kChunkBytes / 16) + (beyond & 3) * 2, k_step, 1);
+    }
+    ptx::wgmma_commit();
+    ring.skip(1);
+    if (quarter + 1 == kQuarters && n > 0) warp_arrive(bar.given((turn & 1) ^ 1), lane);
+  }
+  if constexpr (X::kRope) {
+    ptx::mbar_wait(bar.rope_full(), turn & 1);
+    ptx::fence_proxy_async();
+    ptx::wgmma_fence();
+    const uint64_t k_desc = ptx::desc_k_major(smem + X::kRopeSlot);
+#pragma unroll
+    for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(s, tail + kTailChunks * (kChunkBytes / 16) + k * 2, k_desc + k * 2, 1);
+    ptx::wgmma_commit();
+  }
+}
+
+/* P = 2^(scale S - m) to shared memory at p_mine. Returns the lane's part of the sums of its two rows; `largest`: its largest scores. */
+template <bool kShared>
+FHK_DEV float2 make_p(const float (&s)[32], float scale, float m0, float m1, uint32_t p_mine, uint32_t frag_row, uint32_t frag_unit,
+                      float2 &largest) {
+  float2 sums = make_float2(0.f, 0.f);
+  largest = make_float2(-INFINITY, -INFINITY);
+  float e[2][8];
+#pragma unroll
+  for (int k = 0; k <= 4; k++) { /* exponentials of one k16 step are on their way while those of the last are used */
+    if (k < 4) {
+#pragma unroll
+      for (int j = 0; j < 8; j++) e[k & 1][j] = ptx::exp2_here(fmaf(s[8 * k + j], scale, j & 2 ? -m1 : -m0));
+#pragma unroll
+      for (int j = 8 * k; j < 8 * k + 8; j += 4) largest = larger_pair<kShared>(largest, s + j);
+    }
+    if (k > 0) {
+      const float(&p)[8] = e[(k & 1) ^ 1];
+      sums.x += (p[0] + p[1]) + (p[4] + p[5]);
+      sums.y += (p[2] + p[3]) + (p[6] + p[7]);
+      ptx::stmatrix4(p_mine + swizzled(frag_row, 2 * (k - 1) + frag_unit), ptx::pack_bf16(p[0], p[1]), ptx::pack_bf16(p[2], p[3]),
+                     ptx::pack_bf16(p[4], p[5]), ptx::pack_bf16(p[6], p[7]));
+    }
+  }
+  return sums;
+}
+
+/* The end of a tile, by the first lane of each quad: what O is multiplied by to be out, and the statistics. top: the true maxima of its
+ * two rows; rest: what brings O and the sums up to them; l: the whole sums by then. */
+template <typename Policy>
+FHK_DEV void finish_rows(const Policy &policy, const Tile &tile, int r0, float2 top, float2 rest, float2 l, float sink0, float sink1,
+                         uint32_t finish) {
+  const int r1 = r0 + 8;
+  if constexpr (Policy::kPartial) {
+    policy.sums(tile)[r0] = make_float2(top.x, l.x);
+    policy.sums(tile)[r1] = make_float2(top.y, l.y);
+    ptx::st_shared_f(finish, rest.x);
+    ptx::st_shared_f(finish + 8 * 4, rest.y);
+  } else {
+    if (r0 < tile.rows) policy.statistics(tile, r0, top.x, l.x);
+    if (r1 < tile.rows) policy.statistics(tile, r1, top.y, l.y);
+    ptx::st_shared_f(finish, inverse_denominator(top.x, l.x, sink0) * rest.x);
+    ptx::st_shared_f(finish + 8 * 4, inverse_denominator(top.y, l.y, sink1) * rest.y);
+  }
+}
+
 template <int kD, typename Policy>
 FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of the right. */
   const uint32_t frag_row = (lane & 7) + ((lane >> 3) & 1) * 8, frag_unit = lane >> 4;
-  const uint64_t tail = ptx::desc_k_major(smem + X::kQueryTail);
-  const uint32_t weights = smem + X::kWeights + warp * kGranuleChunk;
+  const uint32_t p_mine = smem + X::kP + warp * kGranuleChunk;
   const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
   Ring<X::kSlots> ring;
   uint32_t turn = 0; /* blocks so far */
@@ -441,86 +566,24 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
     }
     /* ---- Q from the ring to registers */
     uint32_t q[kRegisterSteps][4];
-    {
-      const int slots = query_slots(tile);
-      for (int k = 0; k < slots; k++) { /* all of them: letting a slot go that is not filled yet would count for what it held */
-        const Ring<X::kSlots> at = ring.ahead(k);
-        ptx::mbar_wait(bar.full(at.slot), at.phase);
-      }
-      if (warp < granules(tile)) {
-        const uint32_t src = smem + X::kRing + ring.ahead(warp >> 1).slot * kSlotBytes + (warp & 1) * kGranuleBytes;
-#pragma unroll
-        for (int k = 0; k < kRegisterSteps; k++)
-          ptx::ldmatrix4(q[k], src + (k >> 2) * kGranuleChunk + swizzled(frag_row, 2 * (k & 3) + frag_unit));
-      } else {
-#pragma unroll
-        for (int k = 0; k < kRegisterSteps; k++) q[k][0] = q[k][1] = q[k][2] = q[k][3] = 0;
-      }
-      for (int k = 0; k < slots; k++) warp_arrive(bar.empty(ring.ahead(k).slot), lane);
-      ring.skip(slots);
-      asm volatile("" : "+f"(sink0), "+f"(sink1)); /* loaded by now, not where the tile ends */
-    }
+    load_query<kD>(q, tile, smem, bar, ring, frag_row, frag_unit, warp, lane);
+    asm volatile("" : "+f"(sink0), "+f"(sink1)); /* loaded by now, not where the tile ends */
     float2 top = make_float2(-INFINITY, -INFINITY); /* the lane's largest scores so far */
-    float m0 = kMaxStart, m1 = kMaxStart;           /* the maxima that weights and sums refer to */
+    float m0 = kMaxStart, m1 = kMaxStart;           /* the maxima that P and the sums refer to */
     float l0 = 0.f, l1 = 0.f;
     for (int32_t n = 0; n < blocks; n++) {
       const uint32_t buffer = turn & 1;
       float s[32];
-#pragma unroll
-      for (int quarter = 0; quarter < kQuarters; quarter++) {
-        if (quarter == kRegisterSteps / 8 && n == 0) ptx::mbar_wait(bar.tail_full(), tile_turn & 1);
-        ptx::mbar_wait(bar.full(ring.slot), ring.phase);
-        ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
-        ptx::wgmma_fence();
-        const uint64_t k_desc = ptx::desc_k_major(smem + X::kRing + ring.slot * kSlotBytes);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-          const int step = quarter * 8 + k, beyond = step - kRegisterSteps;
-          const uint64_t k_step = k_desc + (k >> 2) * (kChunkBytes / 16) + (k & 3) * 2;
-          if (beyond < 0) ptx::wgmma_rs<0>(s, q[step < kRegisterSteps ? step : 0], k_step, step != 0);
-          else ptx::wgmma_ss<0, 0>(s, tail + (beyond >> 2) * (kChunkBytes / 16) + (beyond & 3) * 2, k_step, 1);
-        }
-        ptx::wgmma_commit();
-        ring.skip(1);
-        if (quarter + 1 == kQuarters && n > 0) warp_arrive(bar.given(buffer ^ 1), lane);
-      }
-      if constexpr (X::kRope) {
-        ptx::mbar_wait(bar.rope_full(), turn & 1);
-        ptx::fence_proxy_async();
-        ptx::wgmma_fence();
-        const uint64_t k_desc = ptx::desc_k_major(smem + X::kRopeSlot);
-#pragma unroll
-        for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(s, tail + kTailChunks * (kChunkBytes / 16) + k * 2, k_desc + k * 2, 1);
-        ptx::wgmma_commit();
-      }
+      queue_scores<kD>(s, q, smem, bar, ring, n, turn, tile_turn, lane);
       ptx::mbar_wait(bar.taken(buffer), (turn >> 1 & 1) ^ 1);
-      const uint32_t shrink = smem + X::kShrink + (buffer * kRows + r0) * 4;
+      const uint32_t rescale = smem + X::kRescale + (buffer * kRows + r0) * 4;
       if ((lane & 3) == 0) {
-        ptx::st_shared_f(shrink, 1.f);
-        ptx::st_shared_f(shrink + 8 * 4, 1.f);
+        ptx::st_shared_f(rescale, 1.f);
+        ptx::st_shared_f(rescale + 8 * 4, 1.f);
       }
       float2 x, sums;
-      auto weigh = [&]() { /* P to shared memory, for m0 and m1; the lane's part of its sums, and its largest scores */
-        sums = make_float2(0.f, 0.f);
-        x = make_float2(-INFINITY, -INFINITY);
-        float e[2][8];
-#pragma unroll
-        for (int k = 0; k <= 4; k++) { /* exponentials of one k16 step are on their way while those of the last are used */
-          if (k < 4) {
-#pragma unroll
-            for (int j = 0; j < 8; j++) e[k & 1][j] = ptx::exp2_here(fmaf(s[8 * k + j], policy.scale, j & 2 ? -m1 : -m0));
-#pragma unroll
-            for (int j = 8 * k; j < 8 * k + 8; j += 4) x = larger_pair<Policy::kShared>(x, s + j);
-          }
-          if (k > 0) {
-            const float(&w)[8] = e[(k & 1) ^ 1];
-            sums.x += (w[0] + w[1]) + (w[4] + w[5]);
-            sums.y += (w[2] + w[3]) + (w[6] + w[7]);
-            ptx::stmatrix4(weights + buffer * kChunkBytes + swizzled(frag_row, 2 * (k - 1) + frag_unit),
-                           ptx::pack_bf16(w[0], w[1]), ptx::pack_bf16(w[2], w[3]), ptx::pack_bf16(w[4], w[5]),
-                           ptx::pack_bf16(w[6], w[7]));
-          }
-        }
+      auto make = [&]() {
+        sums = make_p<Policy::kShared>(s, policy.scale, m0, m1, p_mine + buffer * kChunkBytes, frag_row, frag_unit, x);
       };
       auto hide_others = [&]() {
         const uint2 mine0 = ptx::ld_shared2(words + word0), mine1 = ptx::ld_shared2(words + word1);
@@ -531,9 +594,9 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       ptx::keep(s);
       if constexpr (X::kRope) warp_arrive(bar.rope_empty(), lane);
       if (n + 1 == blocks) warp_arrive(bar.tail_empty(), lane);
-      if (n > 0) { /* masked and weighed in one stretch, for the compiler to interleave */
+      if (n > 0) { /* masked and made into P in one stretch, for the compiler to interleave */
         hide_others();
-        weigh();
+        make();
       } else {
         hide_others();
         x = lane_max<Policy::kShared>(s);
@@ -551,13 +614,13 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
         const float old0 = m0, old1 = m1;
         m0 = fmaxf(m0, row.x * policy.scale);
         m1 = fmaxf(m1, row.y * policy.scale);
-        const float shrink0 = ptx::exp2(old0 - m0), shrink1 = ptx::exp2(old1 - m1);
-        l0 *= shrink0, l1 *= shrink1;
+        const float rescale0 = ptx::exp2(old0 - m0), rescale1 = ptx::exp2(old1 - m1);
+        l0 *= rescale0, l1 *= rescale1;
         if ((lane & 3) == 0) {
-          ptx::st_shared_f(shrink, shrink0);
-          ptx::st_shared_f(shrink + 8 * 4, shrink1);
+          ptx::st_shared_f(rescale, rescale0);
+          ptx::st_shared_f(rescale + 8 * 4, rescale1);
         }
-        weigh();
+        make();
       }
       top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
       l0 += sums.x, l1 += sums.y;
@@ -568,20 +631,9 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
         const float top0 = fmaxf(top.x * policy.scale, kMaxStart), top1 = fmaxf(top.y * policy.scale, kMaxStart);
         const float rest0 = ptx::exp2(m0 - top0), rest1 = ptx::exp2(m1 - top1);
         const float2 l = quad_sum(make_float2(l0 * rest0, l1 * rest1));
-        if ((lane & 3) == 0) {
-          const uint32_t finish = smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4;
-          if constexpr (Policy::kPartial) {
-            policy.sums(tile)[r0] = make_float2(top0, l.x);
-            policy.sums(tile)[r1] = make_float2(top1, l.y);
-            ptx::st_shared_f(finish, rest0);
-            ptx::st_shared_f(finish + 8 * 4, rest1);
-          } else {
-            if (r0 < tile.rows) policy.statistics(tile, r0, top0, l.x);
-            if (r1 < tile.rows) policy.statistics(tile, r1, top1, l.y);
-            ptx::st_shared_f(finish, inverse_denominator(top0, l.x, sink0) * rest0);
-            ptx::st_shared_f(finish + 8 * 4, inverse_denominator(top1, l.y, sink1) * rest1);
-          }
-        }
+        if ((lane & 3) == 0)
+          finish_rows(policy, tile, r0, make_float2(top0, top1), make_float2(rest0, rest1), l, sink0, sink1,
+                      smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4);
       }
       ptx::fence_proxy_async(); /* P, before wgmma reads it */
       if (n + 1 == blocks) warp_arrive(bar.given(buffer), lane); /* no next scores to queue first */
@@ -594,7 +646,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
 
 /* Store 128 columns of one of the lane's two rows; row may be NULL. */
 template <int kHalf>
-FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool wide, int lane) {
+FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool aligned_out, int lane) {
   const int c4 = lane & 3;
   uint32_t v[4][4]; /* [32 columns][pair 8 k + 2 c4] */
 #pragma unroll
@@ -603,7 +655,7 @@ FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool w
     for (int k = 0; k < 4; k++)
       v[j][k] = ptx::pack_bf16(o[16 * j + 4 * k + 2 * kHalf] * factor, o[16 * j + 4 * k + 2 * kHalf + 1] * factor);
   }
-  if (!wide) {
+  if (!aligned_out) {
     if (!row) return;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -636,7 +688,7 @@ FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool w
 }
 
 template <int kD, typename Policy>
-FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int lane) {
+FHK_DEV void pv(const Policy &policy, uint32_t smem, int half, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
@@ -653,17 +705,17 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
       const uint32_t buffer = turn & 1;
       ptx::mbar_wait(bar.given(buffer), turn >> 1 & 1); /* also says that K = V of this block has landed: its scores are done */
       turn++;
-      const float shrink0 = ptx::ld_shared_f(smem + X::kShrink + (buffer * kRows + r0) * 4);
-      const float shrink1 = ptx::ld_shared_f(smem + X::kShrink + (buffer * kRows + r1) * 4);
-      if (n > 0 && __any_sync(~0u, (shrink0 != 1.f) | (shrink1 != 1.f))) {
+      const float rescale0 = ptx::ld_shared_f(smem + X::kRescale + (buffer * kRows + r0) * 4);
+      const float rescale1 = ptx::ld_shared_f(smem + X::kRescale + (buffer * kRows + r1) * 4);
+      if (n > 0 && __any_sync(~0u, (rescale0 != 1.f) | (rescale1 != 1.f))) {
 #pragma unroll
         for (int j = 0; j < 16; j++) {
-          o0[4 * j] *= shrink0, o0[4 * j + 1] *= shrink0, o0[4 * j + 2] *= shrink1, o0[4 * j + 3] *= shrink1;
-          o1[4 * j] *= shrink0, o1[4 * j + 1] *= shrink0, o1[4 * j + 2] *= shrink1, o1[4 * j + 3] *= shrink1;
+          o0[4 * j] *= rescale0, o0[4 * j + 1] *= rescale0, o0[4 * j + 2] *= rescale1, o0[4 * j + 3] *= rescale1;
+          o1[4 * j] *= rescale0, o1[4 * j + 1] *= rescale0, o1[4 * j + 2] *= rescale1, o1[4 * j + 3] *= rescale1;
         }
       }
       const uint32_t slot0 = ring.ahead(2 * half).slot, slot1 = ring.ahead(2 * half + 1).slot;
-      const uint64_t p = ptx::desc_k_major(smem + X::kWeights + buffer * kChunkBytes);
+      const uint64_t p = ptx::desc_k_major(smem + X::kP + buffer * kChunkBytes);
       const uint64_t v0 = ptx::desc_mn_major(smem + X::kRing + slot0 * kSlotBytes, kChunkBytes);
       const uint64_t v1 = ptx::desc_mn_major(smem + X::kRing + slot1 * kSlotBytes, kChunkBytes);
       ptx::fence_proxy_async(); /* V, seen through `given`, before wgmma reads it */
@@ -700,12 +752,12 @@ FHK_DEV void blend(const Policy &policy, uint32_t smem, int half, int warp, int 
             make_float4(o1[4 * j] * finish0, o1[4 * j + 1] * finish0, o1[4 * j + 2] * finish1, o1[4 * j + 3] * finish1);
     } else if (warp * kGranule < tile.rows) {
       uint16_t *row = r0 < tile.rows ? policy.out_row(tile, r0) + half * 256 : nullptr;
-      store_row<0>(o0, finish0, row, policy.wide_out, lane);
-      store_row<0>(o1, finish0, row ? row + 128 : nullptr, policy.wide_out, lane);
+      store_row<0>(o0, finish0, row, policy.aligned_out, lane);
+      store_row<0>(o1, finish0, row ? row + 128 : nullptr, policy.aligned_out, lane);
       if (warp * kGranule + 8 < tile.rows) {
         row = r1 < tile.rows ? policy.out_row(tile, r1) + half * 256 : nullptr;
-        store_row<1>(o0, finish1, row, policy.wide_out, lane);
-        store_row<1>(o1, finish1, row ? row + 128 : nullptr, policy.wide_out, lane);
+        store_row<1>(o0, finish1, row, policy.aligned_out, lane);
+        store_row<1>(o1, finish1, row ? row + 128 : nullptr, policy.aligned_out, lane);
       }
     }
   }
@@ -731,8 +783,8 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Po
     ptx::setmaxnreg_inc<kScoreRegs>();
     score<kD>(policy, smem, warp, lane);
   } else {
-    ptx::setmaxnreg_inc<kBlendRegs>();
-    blend<kD>(policy, smem, group - 1, warp, lane);
+    ptx::setmaxnreg_inc<kPvRegs>();
+    pv<kD>(policy, smem, group - 1, warp, lane);
   }
   policy.leave();
 }

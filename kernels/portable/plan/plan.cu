@@ -55,7 +55,7 @@ struct Build {
   int32_t *saves;      /* [groups] fh_group_saves */
   uint32_t places;     /* of a window, a multiple of 32 */
   uint32_t words;      /* of the pages' bitmap; 0: places are KV rows */
-  bool wide;           /* lists start on 16 bytes and are a multiple of 4 wide */
+  bool aligned;          /* lists start on 16 bytes and are a multiple of 4 wide */
 };
 
 struct Rows {
@@ -144,11 +144,11 @@ FHK_DEV Rows find_rows(const Build &b) {
   return {s_q, 0};
 }
 
-/* Four entries of a list of which `left` are there; the others are -1. wide: they lie on 16 bytes, and those behind may be
+/* Four entries of a list of which `left` are there; the others are -1. aligned: they lie on 16 bytes, and those behind may be
  * read. */
-FHK_DEV int4 load4(const int32_t *from, int32_t left, bool wide) {
+FHK_DEV int4 load4(const int32_t *from, int32_t left, bool aligned) {
   int4 v = make_int4(-1, -1, -1, -1);
-  if (wide) {
+  if (aligned) {
     if (left > 0) v = __ldg(reinterpret_cast<const int4 *>(from));
     if (left < 2) v.y = -1;
     if (left < 3) v.z = -1;
@@ -184,7 +184,7 @@ FHK_DEV void each_key(const Build &b, const Rows &rows, bool count, Shared &sh, 
   auto fetch = [&](int4 *v) {
 #pragma unroll
     for (int k = 0; k < kAhead; k++, at += step) /* below 2^32 */
-      v[k] = load4(list + at, static_cast<int32_t>(length - min(length, at + lane * 4)), b.wide);
+      v[k] = load4(list + at, static_cast<int32_t>(length - min(length, at + lane * 4)), b.aligned);
     if (at >= length) item += warps, open();
   };
   int4 next[kAhead];
@@ -757,7 +757,7 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   b.rank = reinterpret_cast<uint32_t *>(base + at.rank);
   b.saves = reinterpret_cast<int32_t *>(base + at.saves);
   b.costs = fh_group_costs_of(call);
-  b.wide = call->topk % 4 == 0 && fhk::aligned(call->indices, call->indices_stride, 0, 4, 16);
+  b.aligned = call->topk % 4 == 0 && fhk::aligned(call->indices, call->indices_stride, 0, 4, 16);
   const cudaError_t status = launch(b, shape_of(call, plan->groups, gpu), stream);
   if (status != cudaSuccess) return status;
   const Order o = {b.rank, b.saves, b.costs, plan->order, plan->packed_from, static_cast<int32_t>(plan->groups)};

@@ -2,7 +2,7 @@
  * portable reference: fp32, plain, any alignment, any device. What the other kernels are checked against.
  *
  * A CTA of 256 threads takes one query and eight heads. Keys go by in blocks of 32: each warp scores four of them (a lane
- * multiplies every 32nd column), the block's weights are computed, and each thread adds its two of the 512 columns up for all
+ * multiplies every 32nd column), P of the block is computed, and each thread adds its two of the 512 columns up for all
  * eight heads.
  */
 #include <cuda_runtime.h>
@@ -18,15 +18,15 @@ constexpr int kHeads = 8;
 constexpr int kBlock = 32; /* keys: a warp's lanes find the maximum of one head */
 constexpr int kDv = 512, kMaxD = 576;
 constexpr int kColumns = kDv / kThreads;
-static_assert(kWarps == kHeads, "a warp weighs a block's keys for one head");
+static_assert(kWarps == kHeads, "a warp makes P of a block for one head");
 
 FHK_DEV float to_float(uint16_t x) { return __uint_as_float(static_cast<uint32_t>(x) << 16); }
 
 __global__ void __launch_bounds__(kThreads) kernel(const __grid_constant__ fh_call call, int head_blocks) {
   __shared__ float q[kHeads][kMaxD];
-  __shared__ float weights[kBlock][kHeads];
+  __shared__ float p[kBlock][kHeads];
   __shared__ int32_t tokens[kBlock];
-  __shared__ float shrink[kHeads], running_max[kHeads], running_sum[kHeads];
+  __shared__ float rescale[kHeads], running_max[kHeads], running_sum[kHeads];
   const int t = threadIdx.x, warp = t >> 5, lane = t & 31;
   const int64_t s = blockIdx.x / head_blocks;
   const int head0 = static_cast<int>(blockIdx.x % head_blocks) * kHeads, heads = min(kHeads, call.h_q - head0);
@@ -59,31 +59,31 @@ __global__ void __launch_bounds__(kThreads) kernel(const __grid_constant__ fh_ca
 #pragma unroll
       for (int h = 0; h < kHeads; h++) {
         for (int d = 16; d > 0; d >>= 1) sum[h] += __shfl_xor_sync(~0u, sum[h], d);
-        if (lane == 0) weights[k][h] = tokens[k] >= 0 ? sum[h] * call.sm_scale : -INFINITY;
+        if (lane == 0) p[k][h] = tokens[k] >= 0 ? sum[h] * call.sm_scale : -INFINITY;
       }
     }
     __syncthreads();
     { /* warp h: softmax of head h */
-      const float logit = weights[lane][warp];
+      const float logit = p[lane][warp];
       float top = logit;
       for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
       const float old = running_max[warp], now = fmaxf(old, top);
-      const float weight = now == -INFINITY ? 0.f : expf(logit - now);
-      float sum = weight;
+      const float p_of_key = now == -INFINITY ? 0.f : expf(logit - now);
+      float sum = p_of_key;
       for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-      weights[lane][warp] = weight;
+      p[lane][warp] = p_of_key;
       __syncwarp(); /* every lane has read the old maximum */
       if (lane == 0) {
-        shrink[warp] = now == -INFINITY ? 1.f : expf(old - now);
+        rescale[warp] = now == -INFINITY ? 1.f : expf(old - now);
         running_max[warp] = now;
-        running_sum[warp] = running_sum[warp] * shrink[warp] + sum;
+        running_sum[warp] = running_sum[warp] * rescale[warp] + sum;
       }
     }
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < kHeads; h++) {
 #pragma unroll
-      for (int c = 0; c < kColumns; c++) o[h][c] *= shrink[h];
+      for (int c = 0; c < kColumns; c++) o[h][c] *= rescale[h];
     }
     for (int k = 0; k < kBlock; k++) {
       if (tokens[k] < 0) continue;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const __grid_constant__ fh_ca
       for (int c = 0; c < kColumns; c++) {
         const float x = to_float(row[c * kThreads + t]);
 #pragma unroll
-        for (int h = 0; h < kHeads; h++) o[h][c] += weights[k][h] * x;
+        for (int h = 0; h < kHeads; h++) o[h][c] += p[k][h] * x;
       }
     }
     __syncthreads();

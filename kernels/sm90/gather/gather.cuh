@@ -47,8 +47,8 @@ struct Shape {
   static constexpr int kQueryAfter = kSlots - kChunks < kChunks ? kSlots - kChunks : kChunks - 1;
   /* Shared memory, bytes from a 1024-byte boundary. */
   static constexpr uint32_t kQuery = kSlots * kChunkBytes;             /* kChunks x [kHeads x 128 B], swizzled */
-  static constexpr uint32_t kWeights = kQuery + kChunks * kHeads * 128; /* P: [kHeads x 64 tokens] bf16, swizzled */
-  static constexpr uint32_t kReduce = kWeights + kHeads * 128;         /* 2 x 4 warps x kHeads floats; kHeads x kMaxCluster at the end */
+  static constexpr uint32_t kP = kQuery + kChunks * kHeads * 128;       /* [kHeads x 64 tokens] bf16, swizzled */
+  static constexpr uint32_t kReduce = kP + kHeads * 128;         /* 2 x 4 warps x kHeads floats; kHeads x kMaxCluster at the end */
   static constexpr uint32_t kFinal = kReduce + 2 * 4 * kHeads * 4;     /* (m, l) of kHeads heads, for the cluster */
   static constexpr uint32_t kBarriers = kFinal + kHeads * 8;
   static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 3) * 8 + 1024; /* the last barrier is racecheck's */
@@ -230,36 +230,61 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int32_t first, int32
 }
 
 /* ---- Consumer ---- */
-template <int kD, int kHeads>
-FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int32_t first, int32_t items, uint32_t rank) {
-  using X = Shape<kD, kHeads>;
-  constexpr int kBlocks = kHeads / 8; /* N of wgmma in eights; a thread holds 2 heads of each */
-  constexpr int kPairs = 2 * kBlocks; /* heads of a thread: 8 j + 2 (lane % 4) + e is number 2 j + e */
-  const fh_call &call = p.call;
-  const Barriers<X::kSlots> bar{smem + X::kBarriers};
-  const int warp = t >> 5, lane = t & 31, quad = lane >> 2, pair = 2 * (lane & 3);
-  const float scale = call.sm_scale * kLog2e;
-  float *reduce = reinterpret_cast<float *>(generic + X::kReduce);
-  float2 *final_state = reinterpret_cast<float2 *>(generic + X::kFinal);
-  /* stmatrix: lanes 0..7 name the head rows of the warp's tokens 0..7, lanes 8..15 those of tokens 8..15 */
-  const uint32_t weights_row = smem + X::kWeights + swizzled(lane & 7, 2 * warp + ((lane >> 3) & 1));
-  /* ldmatrix rows: tokens of the warp's 16 for K, of a k16 step for V (transposed) */
-  const uint32_t k_row = warp * 16 + (lane & 15), v_row = (lane & 7) + ((lane >> 4) << 3);
-  Ring<X::kSlots> ring;
-  uint32_t q_phase = 0, turn = 0; /* turn: which half of `reduce` */
 
-#ifdef FHK_RACECHECK /* the tool does not follow a barrier of a part of the CTA; an mbarrier says the same */
+/*
+ * A consumer thread. Its two rows of a tile are tokens 16 warp + quad and the eighth after it, as the accumulators of mma and wgmma have
+ * them; its kPairs heads are 8 j + pair + e, number 2 j + e. A product with the suffix `_by_warp` is mma.sync's, `_by_group` is wgmma's.
+ */
+template <int kD, int kHeads>
+struct Consumer {
+  using X = Shape<kD, kHeads>;
+  static constexpr int kBlocks = kHeads / 8; /* N of wgmma in eights; a thread holds 2 heads of each */
+  static constexpr int kPairs = 2 * kBlocks;
+  /* O^T: of head 8 j + pair + e, o[c][4 j + e] is column column(c) and o[c][4 j + 2 + e] the eighth after it. */
+  using Output = float[kValueChunks][4 * kBlocks];
+  /* S^T: st[4 j + e] is the score of the first token with head 8 j + pair + e, st[4 j + 2 + e] that of the second token. */
+  using Scores = float[4 * kBlocks];
+  using QueryFragments = uint32_t[X::kByWarp ? kD / 16 : 1][2]; /* Q in registers: B fragments of the d / 16 steps */
+
+  const Params &params;
+  const uint32_t smem;
+  const int t, warp, lane, quad, pair;
+  const uint32_t rank;
+  const float scale;
+  const Barriers<X::kSlots> bar;
+  /* stmatrix: lanes 0..7 name the head rows of the warp's tokens 0..7, lanes 8..15 those of tokens 8..15. */
+  const uint32_t p_row;
+  /* ldmatrix: tokens of the warp's 16 for K, of a k16 step for V (transposed). */
+  const uint32_t k_row, v_row;
+  Ring<X::kSlots> ring;
+  uint32_t turn = 0; /* which half of `reduce` */
+#ifdef FHK_RACECHECK
   uint32_t meetings = 0;
-  auto meet = [&]() {
-    ptx::mbar_arrive(bar.meeting());
-    ptx::mbar_wait(bar.meeting(), meetings++ & 1);
-  };
-#else
-  auto meet = [&]() { ptx::bar_sync(1, 128); }; /* the consumer warpgroup */
 #endif
 
-  /* Combine over the 32 tokens-by-lane and the four warps; x is [kPairs], by head of this thread. Leaves the total in every thread. */
-  auto across = [&](float *x, auto op) {
+  FHK_DEV Consumer(const Params &given, uint32_t at, int thread, uint32_t of_cluster)
+      : params(given), smem(at), t(thread), warp(t >> 5), lane(t & 31), quad(lane >> 2), pair(2 * (lane & 3)),
+        rank(of_cluster), scale(given.call.sm_scale * kLog2e), bar{at + X::kBarriers},
+        p_row(smem + X::kP + swizzled(lane & 7, 2 * warp + ((lane >> 3) & 1))), k_row(warp * 16 + (lane & 15)),
+        v_row((lane & 7) + ((lane >> 4) << 3)) {}
+
+  FHK_DEV int column(int c) const { return (X::kByWarp ? warp * 128 + c * 16 : c * 64 + warp * 16) + quad; }
+  /* The list position of the thread's first token in a tile. */
+  FHK_DEV uint32_t position(uint32_t tile) const { return (rank + tile * params.cluster) * kTile + warp * 16 + quad; }
+
+  /* The consumer warpgroup meets. */
+  FHK_DEV void meet() {
+#ifdef FHK_RACECHECK /* the tool does not follow a barrier of a part of the CTA; an mbarrier says the same */
+    ptx::mbar_arrive(bar.meeting());
+    ptx::mbar_wait(bar.meeting(), meetings++ & 1);
+#else
+    ptx::bar_sync(1, 128);
+#endif
+  }
+
+  /* Combine x over all tokens of the tile: the lanes that share heads, then the four warps. Leaves the total in every thread. */
+  template <typename Op>
+  FHK_DEV void across(float (&x)[kPairs], float *reduce, Op op) {
 #pragma unroll
     for (int d = 4; d < 32; d <<= 1) {
 #pragma unroll
@@ -285,273 +310,313 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       x[2 * j] = total.x;
       x[2 * j + 1] = total.y;
     }
-  };
-  auto larger = [](float a, float b) { return fmaxf(a, b); };
-  auto sum = [](float a, float b) { return a + b; };
+  }
 
-  /* list entries of this thread's two rows of the coming tile */
-  auto position = [&](uint32_t tile) { return (rank + tile * p.cluster) * kTile + warp * 16 + quad; };
-  int raw0 = -1, raw1 = -1;
+  /* ---- S^T = K Q^T, chunk by chunk as K lands; `then` is what can be done while the last products run */
+
+  FHK_DEV void load_query(QueryFragments &q) const {
+#pragma unroll
+    for (int k = 0; k < kD / 16; k += 2) {
+      uint32_t r[4];
+      ptx::ldmatrix4(r, smem + X::kQuery + (k >> 2) * kHeads * 128 + swizzled(lane & 7, 2 * (k & 3) + (lane >> 3)));
+      q[k][0] = r[0];
+      q[k][1] = r[1];
+      q[k + 1][0] = r[2];
+      q[k + 1][1] = r[3];
+    }
+    warp_arrive(bar.q_free(), lane);
+  }
+  template <typename Then>
+  FHK_DEV void scores_by_warp(Scores &st, const QueryFragments &q, Then then) {
+    float part[4][4] = {}; /* four accumulators: the chain of steps is latency */
+#pragma unroll
+    for (int c = 0; c < X::kChunks; c++) {
+      ptx::mbar_wait(bar.full(ring.slot), ring.phase);
+      const uint32_t chunk = smem + ring.slot * kChunkBytes;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        uint32_t a[4];
+        ptx::ldmatrix4(a, chunk + swizzled(k_row, 2 * k + (lane >> 4)));
+        ptx::mma_m16n8k16(part[k], a, q[4 * c + k][0], q[4 * c + k][1]);
+      }
+      ring.next();
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) st[k] = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
+    then();
+  }
+  template <typename Then>
+  FHK_DEV void scores_by_group(Scores &st, bool last, Then then) {
+    const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
+#pragma unroll
+    for (int c = 0; c < X::kChunks; c++) {
+      ptx::mbar_wait(bar.full(ring.slot), ring.phase);
+      ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
+      ptx::wgmma_fence();
+      const uint64_t dk = ptx::desc_k_major(smem + ring.slot * kChunkBytes);
+#pragma unroll
+      for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(st, dk + 2 * k, dq + c * kHeads * 8 + 2 * k, (c | k) != 0);
+      ptx::wgmma_commit();
+      ring.next();
+    }
+    then();
+    ptx::wgmma_wait<0>();
+    ptx::keep(st);
+    if (last) warp_arrive(bar.q_free(), lane);
+  }
+
+  /* ---- Softmax over the tile's tokens: m and l brought up to date, P to shared memory. valid: is the first token, the second, a key?
+   * O shrinks by rescale; returns whether that differs from 1 for a head of this thread. */
+  FHK_DEV bool softmax(Scores &st, bool valid0, bool valid1, float (&m)[kPairs], float (&l)[kPairs], float (&rescale)[kPairs],
+                       float *reduce) {
+    float x[kPairs];
+#pragma unroll
+    for (int j = 0; j < kBlocks; j++) {
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        if (!valid0) st[4 * j + e] = -INFINITY;
+        if (!valid1) st[4 * j + 2 + e] = -INFINITY;
+        x[2 * j + e] = fmaxf(st[4 * j + e], st[4 * j + 2 + e]);
+      }
+    }
+    across(x, reduce, [](float a, float b) { return fmaxf(a, b); });
+    bool moved = false;
+#pragma unroll
+    for (int k = 0; k < kPairs; k++) {
+      const float m_new = fmaxf(m[k], x[k] * scale);
+      rescale[k] = ptx::exp2(m[k] - m_new);
+      moved |= m_new != m[k];
+      m[k] = m_new;
+    }
+#pragma unroll
+    for (int j = 0; j < kBlocks; j++) {
+      const float p00 = ptx::exp2(fmaf(st[4 * j], scale, -m[2 * j])), p01 = ptx::exp2(fmaf(st[4 * j + 1], scale, -m[2 * j + 1]));
+      const float p10 = ptx::exp2(fmaf(st[4 * j + 2], scale, -m[2 * j])), p11 = ptx::exp2(fmaf(st[4 * j + 3], scale, -m[2 * j + 1]));
+      l[2 * j] = l[2 * j] * rescale[2 * j] + p00 + p10;
+      l[2 * j + 1] = l[2 * j + 1] * rescale[2 * j + 1] + p01 + p11;
+      ptx::stmatrix2_trans(p_row + j * 1024, ptx::pack_bf16(p00, p01), ptx::pack_bf16(p10, p11));
+    }
+    if constexpr (!X::kByWarp) ptx::fence_proxy_async(); /* stmatrix writes, before wgmma reads them */
+    meet();
+    return moved;
+  }
+
+  /* ---- O^T += V^T P^T, a chunk of 64 columns at a time, of the tile whose first chunk is in tile_slot */
+
+  FHK_DEV void pv_by_warp(Output &o, uint32_t tile_slot, bool first) const {
+    uint32_t p[8]; /* B fragments: head lane / 4, tokens of the four k16 steps */
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      uint32_t r[4];
+      ptx::ldmatrix4(r, smem + X::kP + swizzled(lane & 7, 4 * k + (lane >> 3)));
+#pragma unroll
+      for (int e = 0; e < 4; e++) p[4 * k + e] = r[e];
+    }
+    if (first) {
+#pragma unroll
+      for (int c = 0; c < kValueChunks; c++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) o[c][e] = 0.f;
+      }
+    }
+    uint32_t slot = tile_slot + 2 * warp; /* this warp's 128 columns: two chunks */
+    if (slot >= X::kSlots) slot -= X::kSlots;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const uint32_t chunk = smem + slot * kChunkBytes;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+#pragma unroll
+        for (int b = 0; b < 4; b++) { /* 16 columns */
+          uint32_t a[4];
+          ptx::ldmatrix4_trans(a, chunk + k * 2048 + swizzled(v_row, 2 * b + ((lane >> 3) & 1)));
+          ptx::mma_m16n8k16(o[4 * half + b], a, p[2 * k], p[2 * k + 1]);
+        }
+      }
+      warp_arrive(bar.empty(slot), lane);
+      if (++slot == X::kSlots) slot = 0;
+    }
+  }
+  FHK_DEV void pv_by_group(Output &o, uint32_t tile_slot, bool first) const {
+    const uint64_t dp = ptx::desc_k_major(smem + X::kP);
+#pragma unroll
+    for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+    ptx::wgmma_fence();
+    uint32_t slot = tile_slot;
+#pragma unroll
+    for (int c = 0; c < kValueChunks; c++) {
+      const uint64_t dv = ptx::desc_mn_major(smem + slot * kChunkBytes, kChunkBytes);
+#pragma unroll
+      for (int k = 0; k < 4; k++) ptx::wgmma_ss<1, 0>(o[c], dv + 128 * k, dp + 2 * k, !first | (k > 0));
+      ptx::wgmma_commit();
+      if (++slot == X::kSlots) slot = 0;
+    }
+    slot = tile_slot;
+    static_for<kValueChunks>([&](auto c) {
+      ptx::wgmma_wait<kValueChunks - 1 - decltype(c)::value>();
+      warp_arrive(bar.empty(slot), lane);
+      if (++slot == X::kSlots) slot = 0;
+    });
+#pragma unroll
+    for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+  }
+
+  /* ---- Finish: out = O / (l + 2^(sink - m)); l is the whole sum by now, heads 0 where the row is lacking */
+
+  FHK_DEV void store(const Output &o, const float (&m)[kPairs], const float (&l)[kPairs], int32_t s, int head0, int heads,
+                     uint16_t *out) const {
+    const fh_call &call = params.call;
+    float factor[kPairs];
+#pragma unroll
+    for (int k = 0; k < kPairs; k++) {
+      const int head = head0 + 8 * (k >> 1) + pair + (k & 1);
+      factor[k] = head < heads ? inverse_denominator(m[k], l[k], sink_log2(call, head)) : 0.f;
+      if (warp == 0 && quad == 0 && head < heads) store_statistics(call, s, head, m[k], l[k]);
+    }
+    /* Transpose 8 x 8 blocks in registers: a lane gets two neighbouring columns of head 8 j + lane / 4. */
+#pragma unroll
+    for (int j = 0; j < kBlocks; j++) {
+      const int head = head0 + 8 * j + quad;
+      uint16_t *row = out + head * call.out_stride_h + pair - quad;
+#pragma unroll
+      for (int c = 0; c < kValueChunks; c++) {
+        const uint32_t lo = ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
+        const uint32_t hi =
+            ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j + 2] * factor[2 * j], o[c][4 * j + 3] * factor[2 * j + 1]));
+        if (head < heads) {
+          *reinterpret_cast<uint32_t *>(row + column(c)) = lo;
+          *reinterpret_cast<uint32_t *>(row + column(c) + 8) = hi;
+        }
+      }
+    }
+  }
+
+  /* The CTAs of a cluster have parts of the row: each leaves O and (m, l) in shared memory; after the cluster meets, each finishes its
+   * share of the columns. */
+  FHK_DEV void store_by_cluster(const Output &o, const float (&m)[kPairs], const float (&l)[kPairs], int32_t s, int head0, int heads,
+                                uint16_t *out, uint8_t *generic) {
+    const fh_call &call = params.call;
+    float *reduce = reinterpret_cast<float *>(generic + X::kReduce);
+    float2 *final_state = reinterpret_cast<float2 *>(generic + X::kFinal);
+    float *mine = reinterpret_cast<float *>(generic); /* [kHeads][512]; the ring is idle: all its tiles were consumed */
+#pragma unroll
+    for (int k = 0; k < kPairs; k++) {
+      const int h = 8 * (k >> 1) + pair + (k & 1);
+      if (warp == 0 && quad == 0) final_state[h] = make_float2(m[k], l[k]);
+#pragma unroll
+      for (int c = 0; c < kValueChunks; c++) {
+        mine[h * kDv + column(c)] = o[c][4 * (k >> 1) + (k & 1)];
+        mine[h * kDv + column(c) + 8] = o[c][4 * (k >> 1) + 2 + (k & 1)];
+      }
+    }
+    ptx::cluster_sync();
+    /* share[h][r]: what the part of CTA r counts for in head h, the denominator included */
+    float *share = reduce;
+    for (int k = t; k < kHeads * params.cluster; k += 128) {
+      const int h = k / params.cluster, r = k % params.cluster, head = head0 + h;
+      if (head >= heads) continue;
+      float best = kMaxStart, total = 0.f;
+      for (int other = 0; other < params.cluster; other++)
+        best = fmaxf(best, ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, other)).x);
+      for (int other = 0; other < params.cluster; other++) {
+        const float2 state = ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, other));
+        total += ptx::exp2(state.x - best) * state.y;
+      }
+      const float own = ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, r)).x;
+      share[h * kMaxCluster + r] = ptx::exp2(own - best) * inverse_denominator(best, total, sink_log2(call, head));
+      if (rank == 0 && r == 0) store_statistics(call, s, head, best, total);
+    }
+    meet();
+    const int columns = kDv / params.cluster; /* a power of two, at least 64 */
+    for (int k = 2 * t; k < kHeads * columns; k += 256) {
+      const int h = k / columns, pos = rank * columns + k % columns, head = head0 + h;
+      if (head >= heads) break;
+      float2 total = make_float2(0.f, 0.f);
+      for (int r = 0; r < params.cluster; r++) {
+        const float2 part = ptx::ld_cluster_f2(ptx::map_to_rank(smem + (h * kDv + pos) * 4, r));
+        total.x += share[h * kMaxCluster + r] * part.x;
+        total.y += share[h * kMaxCluster + r] * part.y;
+      }
+      *reinterpret_cast<uint32_t *>(out + head * call.out_stride_h + pos) = ptx::pack_bf16(total.x, total.y);
+    }
+    ptx::cluster_sync(); /* nobody leaves, or refills its ring, while others read it */
+  }
+};
+
+template <int kD, int kHeads>
+FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int32_t first, int32_t items, uint32_t rank) {
+  using C = Consumer<kD, kHeads>;
+  using X = Shape<kD, kHeads>;
+  const fh_call &call = p.call;
+  C c(p, smem, t, rank);
+  float *reduce = reinterpret_cast<float *>(generic + X::kReduce);
+  uint32_t q_phase = 0;
+  int raw0 = -1, raw1 = -1; /* list entries of this thread's two tokens of the coming tile */
   auto load_tokens = [&](int32_t s, uint32_t tile) {
-    raw0 = raw_token(call, s, position(tile));
-    raw1 = raw_token(call, s, position(tile) + 8);
+    raw0 = raw_token(call, s, c.position(tile));
+    raw1 = raw_token(call, s, c.position(tile) + 8);
   };
 
   Walk<kHeads> walk(p, first, items);
   load_tokens(walk.here, 0);
   for (; walk.there(); walk.advance()) {
     const uint32_t length = walk.length, tiles = tile_count(length, rank, p.cluster);
-    /* O^T: of head 8 j + pair + e, o[c][4 j + e] is column column(c) and o[c][4 j + 2 + e] the eighth after it */
-    float o[kValueChunks][4 * kBlocks];
-    auto column = [&](int c) { return (X::kByWarp ? warp * 128 + c * 16 : c * 64 + warp * 16) + quad; };
-    uint32_t qf[X::kByWarp ? kD / 16 : 1][2];
-    float m[kPairs], l[kPairs];
+    typename C::Output o;
+    typename C::QueryFragments q;
+    float m[C::kPairs], l[C::kPairs];
 #pragma unroll
-    for (int k = 0; k < kPairs; k++) {
+    for (int k = 0; k < C::kPairs; k++) {
       m[k] = kMaxStart;
       l[k] = 0.f;
     }
     if (tiles == 0) {
 #pragma unroll
-      for (int c = 0; c < kValueChunks; c++) {
+      for (int k = 0; k < kValueChunks; k++) {
 #pragma unroll
-        for (int k = 0; k < 4 * kBlocks; k++) o[c][k] = 0.f;
+        for (int e = 0; e < 4 * C::kBlocks; e++) o[k][e] = 0.f;
       }
     }
     for (uint32_t n = 0; n < tiles; n++) {
-      const bool valid0 = is_key(call, raw0, position(n), length), valid1 = is_key(call, raw1, position(n) + 8, length);
+      const bool valid0 = is_key(call, raw0, c.position(n), length), valid1 = is_key(call, raw1, c.position(n) + 8, length);
       if (n == 0) {
-        ptx::mbar_wait(bar.q_full(), q_phase);
+        ptx::mbar_wait(c.bar.q_full(), q_phase);
         q_phase ^= 1;
       }
-      const uint32_t tile_slot = ring.slot;
-      /* ---- S^T = K Q^T, chunk by chunk as K lands */
-      float st[4 * kBlocks];
+      auto load_next = [&]() {
+        if (n + 1 < tiles) load_tokens(walk.here, n + 1);
+        else load_tokens(walk.next, 0);
+      };
+      const uint32_t tile_slot = c.ring.slot;
+      typename C::Scores st;
       if constexpr (X::kByWarp) {
-        if (n == 0) { /* Q into registers: B fragments of the d / 16 steps */
-#pragma unroll
-          for (int k = 0; k < kD / 16; k += 2) {
-            uint32_t r[4];
-            ptx::ldmatrix4(r, smem + X::kQuery + (k >> 2) * kHeads * 128 + swizzled(lane & 7, 2 * (k & 3) + (lane >> 3)));
-            qf[k][0] = r[0];
-            qf[k][1] = r[1];
-            qf[k + 1][0] = r[2];
-            qf[k + 1][1] = r[3];
-          }
-          warp_arrive(bar.q_free(), lane);
-        }
-        float part[4][4] = {}; /* four accumulators: the chain of steps is latency */
-#pragma unroll
-        for (int c = 0; c < X::kChunks; c++) {
-          ptx::mbar_wait(bar.full(ring.slot), ring.phase);
-          const uint32_t chunk = smem + ring.slot * kChunkBytes;
-#pragma unroll
-          for (int k = 0; k < 4; k++) {
-            uint32_t a[4];
-            ptx::ldmatrix4(a, chunk + swizzled(k_row, 2 * k + (lane >> 4)));
-            ptx::mma_m16n8k16(part[k], a, qf[4 * c + k][0], qf[4 * c + k][1]);
-          }
-          ring.next();
-        }
-#pragma unroll
-        for (int k = 0; k < 4; k++) st[k] = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
-        if (n + 1 < tiles) load_tokens(walk.here, n + 1);
-        else load_tokens(walk.next, 0);
+        if (n == 0) c.load_query(q);
+        c.scores_by_warp(st, q, load_next);
       } else {
-        const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
-#pragma unroll
-        for (int c = 0; c < X::kChunks; c++) {
-          ptx::mbar_wait(bar.full(ring.slot), ring.phase);
-          ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
-          ptx::wgmma_fence();
-          const uint64_t dk = ptx::desc_k_major(smem + ring.slot * kChunkBytes);
-#pragma unroll
-          for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(st, dk + 2 * k, dq + c * kHeads * 8 + 2 * k, (c | k) != 0);
-          ptx::wgmma_commit();
-          ring.next();
-        }
-        if (n + 1 < tiles) load_tokens(walk.here, n + 1);
-        else load_tokens(walk.next, 0);
-        ptx::wgmma_wait<0>();
-        ptx::keep(st);
-        if (n + 1 == tiles) warp_arrive(bar.q_free(), lane);
+        c.scores_by_group(st, n + 1 == tiles, load_next);
       }
-      /* ---- softmax over the tile's tokens */
-      float x[kPairs];
-#pragma unroll
-      for (int j = 0; j < kBlocks; j++) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          if (!valid0) st[4 * j + e] = -INFINITY;
-          if (!valid1) st[4 * j + 2 + e] = -INFINITY;
-          x[2 * j + e] = fmaxf(st[4 * j + e], st[4 * j + 2 + e]);
-        }
-      }
-      across(x, larger);
-      bool moved = false;
-      float alpha[kPairs];
-#pragma unroll
-      for (int k = 0; k < kPairs; k++) {
-        const float m_new = fmaxf(m[k], x[k] * scale);
-        alpha[k] = ptx::exp2(m[k] - m_new);
-        moved |= m_new != m[k];
-        m[k] = m_new;
-      }
-#pragma unroll
-      for (int j = 0; j < kBlocks; j++) {
-        const float p00 = ptx::exp2(fmaf(st[4 * j], scale, -m[2 * j])), p01 = ptx::exp2(fmaf(st[4 * j + 1], scale, -m[2 * j + 1]));
-        const float p10 = ptx::exp2(fmaf(st[4 * j + 2], scale, -m[2 * j])), p11 = ptx::exp2(fmaf(st[4 * j + 3], scale, -m[2 * j + 1]));
-        l[2 * j] = l[2 * j] * alpha[2 * j] + p00 + p10;
-        l[2 * j + 1] = l[2 * j + 1] * alpha[2 * j + 1] + p01 + p11;
-        ptx::stmatrix2_trans(weights_row + j * 1024, ptx::pack_bf16(p00, p01), ptx::pack_bf16(p10, p11));
-      }
-      if constexpr (!X::kByWarp) ptx::fence_proxy_async(); /* stmatrix writes, before wgmma reads them */
-      meet();
+      float rescale[C::kPairs];
+      const bool moved = c.softmax(st, valid0, valid1, m, l, rescale, reduce);
       if constexpr (X::kChunks > kValueChunks) { /* columns past d_v are done: every warp is past QK */
         const uint32_t past = tile_slot + kValueChunks;
-        if (!X::kByWarp || warp == 0) warp_arrive(bar.empty(past >= X::kSlots ? past - X::kSlots : past), lane);
+        if (!X::kByWarp || c.warp == 0) warp_arrive(c.bar.empty(past >= X::kSlots ? past - X::kSlots : past), c.lane);
       }
       if (n > 0 && __any_sync(~0u, moved)) {
 #pragma unroll
-        for (int c = 0; c < kValueChunks; c++) {
+        for (int k = 0; k < kValueChunks; k++) {
 #pragma unroll
-          for (int k = 0; k < 4 * kBlocks; k++) o[c][k] *= alpha[2 * (k >> 2) + (k & 1)];
+          for (int e = 0; e < 4 * C::kBlocks; e++) o[k][e] *= rescale[2 * (e >> 2) + (e & 1)];
         }
       }
-      /* ---- O^T += V^T P^T, a chunk of 64 columns at a time */
-      if constexpr (X::kByWarp) {
-        uint32_t pf[8]; /* B fragments: head lane / 4, tokens of the four k16 steps */
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-          uint32_t r[4];
-          ptx::ldmatrix4(r, smem + X::kWeights + swizzled(lane & 7, 4 * k + (lane >> 3)));
-#pragma unroll
-          for (int e = 0; e < 4; e++) pf[4 * k + e] = r[e];
-        }
-        if (n == 0) {
-#pragma unroll
-          for (int c = 0; c < kValueChunks; c++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) o[c][e] = 0.f;
-          }
-        }
-        uint32_t slot = tile_slot + 2 * warp; /* this warp's 128 columns: two chunks */
-        if (slot >= X::kSlots) slot -= X::kSlots;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-          const uint32_t chunk = smem + slot * kChunkBytes;
-#pragma unroll
-          for (int k = 0; k < 4; k++) {
-#pragma unroll
-            for (int b = 0; b < 4; b++) { /* 16 columns */
-              uint32_t a[4];
-              ptx::ldmatrix4_trans(a, chunk + k * 2048 + swizzled(v_row, 2 * b + ((lane >> 3) & 1)));
-              ptx::mma_m16n8k16(o[4 * half + b], a, pf[2 * k], pf[2 * k + 1]);
-            }
-          }
-          warp_arrive(bar.empty(slot), lane);
-          if (++slot == X::kSlots) slot = 0;
-        }
-      } else {
-        const uint64_t dp = ptx::desc_k_major(smem + X::kWeights);
-#pragma unroll
-        for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
-        ptx::wgmma_fence();
-        uint32_t slot = tile_slot;
-#pragma unroll
-        for (int c = 0; c < kValueChunks; c++) {
-          const uint64_t dv = ptx::desc_mn_major(smem + slot * kChunkBytes, kChunkBytes);
-#pragma unroll
-          for (int k = 0; k < 4; k++) ptx::wgmma_ss<1, 0>(o[c], dv + 128 * k, dp + 2 * k, (n > 0) | (k > 0));
-          ptx::wgmma_commit();
-          if (++slot == X::kSlots) slot = 0;
-        }
-        slot = tile_slot;
-        static_for<kValueChunks>([&](auto c) {
-          ptx::wgmma_wait<kValueChunks - 1 - decltype(c)::value>();
-          warp_arrive(bar.empty(slot), lane);
-          if (++slot == X::kSlots) slot = 0;
-        });
-#pragma unroll
-        for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
-      }
+      if constexpr (X::kByWarp) c.pv_by_warp(o, tile_slot, n == 0);
+      else c.pv_by_group(o, tile_slot, n == 0);
     }
     if (tiles == 0) load_tokens(walk.next, 0);
-
-    /* ---- finish: out = O / (l + 2^(sink - m)) */
-    across(l, sum);
-    float factor[kPairs];
+    c.across(l, reduce, [](float a, float b) { return a + b; });
     const int32_t s = walk.here;
     const int head0 = walk.head0(), heads = s < 0 ? 0 : call.h_q; /* a row that is lacking has none */
     uint16_t *out = static_cast<uint16_t *>(call.out) + s * call.out_stride_s;
-    if (p.cluster == 1) {
-#pragma unroll
-      for (int k = 0; k < kPairs; k++) {
-        const int head = head0 + 8 * (k >> 1) + pair + (k & 1);
-        factor[k] = head < heads ? inverse_denominator(m[k], l[k], sink_log2(call, head)) : 0.f;
-        if (warp == 0 && quad == 0 && head < heads) store_statistics(call, s, head, m[k], l[k]);
-      }
-      /* Transpose 8 x 8 blocks in registers: a lane gets two neighbouring columns of head 8 j + lane / 4. */
-#pragma unroll
-      for (int j = 0; j < kBlocks; j++) {
-        const int head = head0 + 8 * j + quad;
-        uint16_t *row = out + head * call.out_stride_h + pair - quad;
-#pragma unroll
-        for (int c = 0; c < kValueChunks; c++) {
-          const uint32_t lo = ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
-          const uint32_t hi =
-              ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j + 2] * factor[2 * j], o[c][4 * j + 3] * factor[2 * j + 1]));
-          if (head < heads) {
-            *reinterpret_cast<uint32_t *>(row + column(c)) = lo;
-            *reinterpret_cast<uint32_t *>(row + column(c) + 8) = hi;
-          }
-        }
-      }
-    } else {
-      /* Leave O and (m, l) in shared memory; after the cluster meets, each CTA finishes its share of the columns. */
-      float *mine = reinterpret_cast<float *>(generic); /* [kHeads][512]; the ring is idle: all its tiles were consumed */
-#pragma unroll
-      for (int k = 0; k < kPairs; k++) {
-        const int h = 8 * (k >> 1) + pair + (k & 1);
-        if (warp == 0 && quad == 0) final_state[h] = make_float2(m[k], l[k]);
-#pragma unroll
-        for (int c = 0; c < kValueChunks; c++) {
-          mine[h * kDv + column(c)] = o[c][4 * (k >> 1) + (k & 1)];
-          mine[h * kDv + column(c) + 8] = o[c][4 * (k >> 1) + 2 + (k & 1)];
-        }
-      }
-      ptx::cluster_sync();
-      /* weight[h][r]: what the part of CTA r counts for in head h, the denominator included */
-      float *weight = reduce;
-      for (int k = t; k < kHeads * p.cluster; k += 128) {
-        const int h = k / p.cluster, r = k % p.cluster, head = head0 + h;
-        if (head >= heads) continue;
-        float best = kMaxStart, total = 0.f;
-        for (int other = 0; other < p.cluster; other++)
-          best = fmaxf(best, ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, other)).x);
-        for (int other = 0; other < p.cluster; other++) {
-          const float2 state = ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, other));
-          total += ptx::exp2(state.x - best) * state.y;
-        }
-        const float own = ptx::ld_cluster_f2(ptx::map_to_rank(smem + X::kFinal + h * 8, r)).x;
-        weight[h * kMaxCluster + r] = ptx::exp2(own - best) * inverse_denominator(best, total, sink_log2(call, head));
-        if (rank == 0 && r == 0) store_statistics(call, s, head, best, total);
-      }
-      meet();
-      const int columns = kDv / p.cluster; /* a power of two, at least 64 */
-      for (int k = 2 * t; k < kHeads * columns; k += 256) {
-        const int h = k / columns, pos = rank * columns + k % columns, head = head0 + h;
-        if (head >= heads) break;
-        float2 total = make_float2(0.f, 0.f);
-        for (int r = 0; r < p.cluster; r++) {
-          const float2 part = ptx::ld_cluster_f2(ptx::map_to_rank(smem + (h * kDv + pos) * 4, r));
-          total.x += weight[h * kMaxCluster + r] * part.x;
-          total.y += weight[h * kMaxCluster + r] * part.y;
-        }
-        *reinterpret_cast<uint32_t *>(out + head * call.out_stride_h + pos) = ptx::pack_bf16(total.x, total.y);
-      }
-      ptx::cluster_sync(); /* nobody leaves, or refills its ring, while others read it */
-    }
+    if (p.cluster == 1) c.store(o, m, l, s, head0, heads, out);
+    else c.store_by_cluster(o, m, l, s, head0, heads, out, generic);
   }
 }
 

@@ -54,8 +54,8 @@ int fhk_sm90_packed_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   if (plan->group * call->h_q > kRows || plan->groups > INT32_MAX / 4) return cudaErrorInvalidConfiguration;
   const int32_t splits = splits_of(call, gpu->multiprocessors);
   void *partials = static_cast<char *>(call->workspace) + own_plan_bytes(gpu, call);
-  const bool wide = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16);
-  const auto wide_one = call->d_qk == 576 ? launch<576, true> : launch<512, true>;
-  const auto narrow_one = call->d_qk == 576 ? launch<576, false> : launch<512, false>;
-  return (wide ? wide_one : narrow_one)(call, plan, splits, partials, gpu, static_cast<cudaStream_t>(stream));
+  const bool on_16_bytes = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16);
+  const auto aligned_one = call->d_qk == 576 ? launch<576, true> : launch<512, true>;
+  const auto unaligned_one = call->d_qk == 576 ? launch<576, false> : launch<512, false>;
+  return (on_16_bytes ? aligned_one : unaligned_one)(call, plan, splits, partials, gpu, static_cast<cudaStream_t>(stream));
 }

@@ -43,7 +43,7 @@ struct Packed {
   uint32_t kv_rows;   /* s_kv */
   uint32_t over_h;    /* ceil(2^16 / h_q): a row below 64 times this, shifted right by 16, is its query */
   float scale;
-  bool wide_out;
+  bool aligned_out;
 
   FHK_DEV int32_t left_out() const { return plan.packed_from ? __ldg(plan.packed_from) : 0; }
   FHK_DEV int32_t count() const { return tiles - left_out() * splits; }
@@ -103,7 +103,7 @@ struct Packed {
   static constexpr bool kShared = true;
 };
 
-/* out = sum over parts of 2^(m_part - m) O_part / (l + sink). A CTA takes 64 columns of a group, a thread those that a blending
+/* out = sum over parts of 2^(m_part - m) O_part / (l + sink). A CTA takes 64 columns of a group, a thread those that a PV
  * thread would hold. */
 constexpr int kCombineParts = 8, kCombineVectors = 2 * 32 / kCombineParts;
 template <int kD> /* the same for all: a template may stand in several files */
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<tr
     for (int v = 0; v < kCombineVectors; v++) {
       const float2 x = second ? make_float2(o[v].z, o[v].w) : make_float2(o[v].x, o[v].y);
       const uint32_t pair = ptx::pack_bf16(x.x * factor, x.y * factor);
-      if (policy.wide_out) {
+      if (policy.aligned_out) {
         *reinterpret_cast<uint32_t *>(row + v * 8) = pair;
       } else {
         row[v * 8] = static_cast<uint16_t>(pair);
@@ -176,7 +176,7 @@ cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t split
   policy.kv_rows = static_cast<uint32_t>(call->s_kv);
   policy.over_h = (65536 + call->h_q - 1) / call->h_q;
   policy.scale = call->sm_scale * kLog2e;
-  policy.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
+  policy.aligned_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
   const cudaError_t status = sm90_tile::launch<kD, kAligned>(policy, true, gpu->multiprocessors, stream);
   if constexpr (kSplit) {
     if (status == cudaSuccess)

@@ -28,8 +28,8 @@ int fhk_sm90_padded_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   using namespace sm90_padded;
   if (call->s_q == 0) return cudaSuccess;
   if (most_rows(*call) > kMostRows / (call->h_pad / kRows)) return cudaErrorInvalidConfiguration;
-  const bool wide = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16);
-  const auto wide_one = call->d_qk == 576 ? launch<576, true> : launch<512, true>;
-  const auto narrow_one = call->d_qk == 576 ? launch<576, false> : launch<512, false>;
-  return (wide ? wide_one : narrow_one)(call, gpu->multiprocessors, static_cast<cudaStream_t>(stream));
+  const bool on_16_bytes = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16);
+  const auto aligned_one = call->d_qk == 576 ? launch<576, true> : launch<512, true>;
+  const auto unaligned_one = call->d_qk == 576 ? launch<576, false> : launch<512, false>;
+  return (on_16_bytes ? aligned_one : unaligned_one)(call, gpu->multiprocessors, static_cast<cudaStream_t>(stream));
 }

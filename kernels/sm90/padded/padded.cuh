@@ -23,7 +23,7 @@ struct Padded {
   int32_t head_tiles; /* h_pad / 64: 1 or 2 */
   uint32_t kv_rows;   /* s_kv */
   float scale;
-  bool wide_out;
+  bool aligned_out;
 
   FHK_DEV int32_t count() const { return rows.count() * head_tiles; }
   /* Some of a call's rows are computed beside the grid in front, which has the others: whoever waits for this one counts on that. */
@@ -73,7 +73,7 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   policy.tiles = static_cast<int32_t>(most_rows(*call) * policy.head_tiles);
   policy.kv_rows = static_cast<uint32_t>(call->s_kv);
   policy.scale = call->sm_scale * kLog2e;
-  policy.wide_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
+  policy.aligned_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
   return sm90_tile::launch<kD, kAligned>(policy, call->path == FH_AUTO, multiprocessors, stream);
 }
 
