@@ -13,7 +13,15 @@ LDLIBS_ALL    = $(CUDA_LIBRARIES) -lm -ldl -pthread
 # V=1 shows whole commands; without it one short line a file.
 Q       := $(if $(V),,@)
 
-COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+# Of this checkout's own repository alone: an archive that was unpacked inside another one has no commit, and a hook's GIT_DIR is another
+# repository's. Where git refuses the checkout, since it belongs to another user, the reason is said once.
+GIT     := env -u GIT_DIR -u GIT_WORK_TREE -u GIT_INDEX_FILE git
+COMMIT  := $(or $(if $(wildcard .git),$(shell $(GIT) rev-parse --short=12 HEAD 2>/dev/null)),unknown)
+ifeq ($(COMMIT)$(MAKELEVEL),unknown0)
+ifneq ($(shell $(GIT) rev-parse HEAD 2>&1 | grep -c 'dubious ownership'),0)
+$(info fewhead: commit unknown: this checkout belongs to another user, so git does not read it; git config --global --add safe.directory $(CURDIR))
+endif
+endif
 
 # CUDA is in where there is an nvcc: in CUDA_HOME/bin, PATH or /usr/local/cuda/bin. CUDA=0 leaves it out, CUDA=1 insists on it.
 CUDA      ?=
@@ -237,7 +245,8 @@ lint-format:
 	{ for f in $(FORMATTED); do $(CLANG_FORMAT) "$$f" | cmp -s - "$$f" || echo "$$f: not laid out as .clang-format says: run make format"; done; \
 	  awk 'length > 120 { print FILENAME ":" FNR ": " length " columns, wanted at most 120" }' $(FORMATTED); } | awk '1; END { exit NR > 0 }'
 
-# ---- Install. The Lua modules find header and library from where they lie themselves.
+# ---- Install. The Lua modules find header and library from where they lie themselves. Every file gets its mode here, and `install -d`
+# makes folders with 755: what is installed is for everybody, whatever the umask is.
 PREFIX  ?= /usr/local
 DESTDIR ?=
 BINDIR  ?= $(PREFIX)/bin
@@ -257,6 +266,7 @@ install: install-lua
 	ln -sf libfewhead.so "$(DESTDIR)$(LIBDIR)/$(SONAME)"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(version)|' \
 	  fewhead.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
+	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	install -m 644 experiments/*.lua "$(DESTDIR)$(DATADIR)/fewhead/experiments/"
 	for f in results/*/packed.jsonl; do \
 	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(DATADIR)/fewhead/$$f" || exit 1; done

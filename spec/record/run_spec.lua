@@ -26,7 +26,7 @@ local function with_copy(use)
   local library = F.path:gsub("^%./", os.getenv("PWD") .. "/")
   local function version()
     return output(("cd / && FEWHEAD_LIB='%s' LUA_PATH='%s/lua/?.lua' luajit -e '%s'"):format(library, folder,
-      'print(require("fewhead.record.run").version())'))
+      'local c, d = require("fewhead.record.run").version() print(c, d)'))
   end
   local ok, err = pcall(use, sh, version)
   os.execute(("rm -rf '%s'"):format(folder))

@@ -125,7 +125,8 @@ after = [fork(fresh), spawn(fresh)]
 lib = load()
 device = opened(lib)
 work(lib, device)
-before = [fork(lambda: whole(lib, device)), spawn(lambda: whole(lib, device)), fork(lambda: lib.fh_device_close(ctypes.byref(device))),
+before = [fork(lambda: whole(lib, device)), spawn(lambda: whole(lib, device)),
+          fork(lambda: lib.fh_device_close(ctypes.byref(device))),
           fork(lambda: whole(lib, opened(lib)))]
 whole(lib, device)
 print(after, before)

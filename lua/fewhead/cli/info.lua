@@ -73,7 +73,8 @@ function M.main(argv)
   end
 
   row("version", M.version())
-  local commit, dirty = run.version()
+  local commit, dirty, reason = run.version()
+  if reason then commit = commit .. (commit == "unknown" and ": " or ", the library's: ") .. reason end
   row("commit", commit .. (dirty and ", with changes" or ""))
   row("library", F.path)
   row("Lua", jit.version .. ", " .. jit.arch)

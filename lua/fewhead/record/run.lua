@@ -15,13 +15,20 @@ local root = require("fewhead.base.checkout").root
 
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- First line of a git command run in the checkout, "" when it prints nothing, nil when it fails.
+-- First line of a git command run in the checkout, "" when it prints nothing; nil and git's reason when it fails. Variables of a
+-- git hook that started this process name another repository.
 local function git(command)
-  local pipe = io.popen(("git -C %s %s 2>/dev/null && echo ok"):format(quoted(root), command))
-  if not pipe then return nil end
+  local pipe = io.popen(("env -u GIT_DIR -u GIT_WORK_TREE -u GIT_INDEX_FILE git -C %s %s 2>&1 && echo ok"):format(quoted(root),
+    command))
+  if not pipe then return nil, "git could not be started" end
   local text = pipe:read("*a")
   pipe:close()
-  return text:match("^(.-)\n?ok\n$")
+  local answer = text:match("^(.-)\n?ok\n$")
+  if answer then return answer end
+  if text:find("dubious ownership", 1, true) then
+    return nil, "the checkout belongs to another user, so git does not read it (git config --global --add safe.directory FOLDER)"
+  end
+  return nil, text:find("not found", 1, true) and "there is no git here" or (text:match("^[^\n]*"))
 end
 
 -- Is this module part of a git work tree whose root is its own? An installed copy inside somebody else's repository is not.
@@ -32,15 +39,18 @@ local function in_checkout()
   return file ~= nil
 end
 
---- commit, dirty: of the checkout this file lies in, where what runs wrote to results/ does not count; else the commit that the
--- library was built from, and nil: not known.
+--- commit, dirty, reason: of the checkout this file lies in, where what runs wrote to results/ does not count; else the commit
+-- that the library was built from, and nil: not known. reason: one line that says why the checkout's own commit could not be
+-- read; nil where it was, and where this file lies in no checkout.
 function M.version()
+  local reason
   if in_checkout() then
-    local commit = git("rev-parse HEAD")
-    local changes = commit and git("status --porcelain --untracked-files=no -- . ':(exclude)results'")
+    local commit, changes
+    commit, reason = git("rev-parse HEAD")
+    if commit then changes, reason = git("status --porcelain --untracked-files=no -- . ':(exclude)results'") end
     if changes then return commit, changes ~= "" end
   end
-  return F.ffi.string(F.C.fh_build_info()):match("commit (%w+)") or "unknown", nil
+  return F.ffi.string(F.C.fh_build_info()):match("commit (%w+)") or "unknown", nil, reason
 end
 
 local ID_BYTES = 4 -- of randomness beside the second: two runs of one second clash once in four thousand million
@@ -53,19 +63,19 @@ local function random_hex()
 end
 
 --- The header for what runs on dev now: { id, commit, dirty, device, kind, driver, threads, isa, date, argv, build }. id is new
--- each time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil where it cannot be known; driver
--- is "" on a CPU.
+-- each time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil where it cannot be known, and
+-- commit_note then says why; driver is "" on a CPU.
 function M.header(dev, argv)
   require("fewhead.device.device").check("run.header: device", dev)
   local typed = args.table("run.header: argv", argv or _G.arg or {})
   local info = dev:info()
-  local commit, dirty = M.version()
+  local commit, dirty, reason = M.version()
   local date = os.date("!%Y-%m-%dT%H:%M:%SZ")
   local list = require("fewhead.base.json").array {}
   for i = 1, #typed do list[i] = tostring(typed[i]) end
   return {
-    id = date:gsub("[-:]", "") .. "-" .. random_hex(), commit = commit, dirty = dirty, date = date, argv = list,
-    device = info.name, kind = info.kind, driver = info.driver or "", threads = info.threads, isa = info.isa,
+    id = date:gsub("[-:]", "") .. "-" .. random_hex(), commit = commit, dirty = dirty, commit_note = reason, date = date,
+    argv = list, device = info.name, kind = info.kind, driver = info.driver or "", threads = info.threads, isa = info.isa,
     build = F.ffi.string(F.C.fh_build_info()),
   }
 end
