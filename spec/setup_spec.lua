@@ -62,7 +62,7 @@ describe("tools/setup.sh", function()
 
   it("uses a sudo that asks for no password", function()
     local _, _, _, calls = setup("run", machine { id = "echo 1000" })
-    assert.is_truthy(calls:find("sudo -n env DEBIAN_FRONTEND=noninteractive " .. INSTALL, 1, true), calls)
+    assert.is_truthy(calls:find("sudo -n env LC_ALL=C DEBIAN_FRONTEND=noninteractive " .. INSTALL, 1, true), calls)
   end)
 
   it("prints the exact command where it may not install", function()

@@ -75,11 +75,38 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
 fi
 
+# How long to wait for another program that installs packages (a machine's first minutes belong to its own updates), and how often to
+# look, in seconds.
+wait_limit=600
+wait_step=5
+
+# Runs an apt-get command in English and, where another program holds apt's or dpkg's lock, runs it again until that program is done.
+apt() {
+  waited=0
+  while :; do
+    errors=$($root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get "$@" 2>&1 >&3 3>&- </dev/null) && apt_status=0 || apt_status=$?
+    [ "$apt_status" -ne 0 ] || break
+    case $errors in
+      *'Could not get lock'* | *'Unable to acquire the dpkg frontend lock'* | *'Unable to lock'*) ;;
+      *) break ;;
+    esac
+    if [ "$waited" -ge "$wait_limit" ]; then
+      echo "fewhead: another program is still installing packages after $wait_limit s; run this again when it is done" >&2
+      return 1
+    fi
+    [ "$waited" -ne 0 ] || echo "fewhead: another program is installing packages; waiting for it, $wait_limit s at most" >&2
+    sleep "$wait_step"
+    waited=$((waited + wait_step))
+  done
+  [ -z "$errors" ] || printf '%s\n' "$errors" >&2
+  return "$apt_status"
+} 3>&1
+
 install() {
-  # shellcheck disable=SC2086 # both hold words
-  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $packages </dev/null
+  # shellcheck disable=SC2086 # a list of words
+  apt install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $packages
 }
-update() { $root apt-get update -qq </dev/null; }
+update() { apt update -qq; }
 
 echo "fewhead: installing $packages"
 # Without package lists, or with lists that have grown old, it takes fresh ones.
