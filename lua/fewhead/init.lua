@@ -16,7 +16,7 @@ M._rooms = {
   { "record", { "run" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score" } },
-  { "serve", { "trace" } },
+  { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "serve" } },
   { "report", { "report", "gate_report", "plot" } },
   { "cli", { "cli", "bench" } },
 }
