@@ -14,9 +14,9 @@ M._rooms = {
   { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "run" } },
-  { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk" } },
+  { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score" } },
-  { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "serve" } },
+  { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },
   { "report", { "report", "gate_report", "plot" } },
   { "cli", { "cli", "bench" } },
 }

@@ -1,7 +1,7 @@
 --- Engine: how long one step of a serving engine takes: attention of the prompt tokens by path, and everything else as
 -- an explicit budget.
 --
---     local engine = fh.engine.get "h20x8-tp8"
+--     local engine = fh.engine_preset.get "h20x8-tp8"
 --     local us = engine:attention("padded", { s_q = 8192, requests = 1, from = { 0 }, to = { 8192 } })
 --     print(engine)                                      -- the assumptions, a line each
 --
@@ -103,7 +103,7 @@ function M.computed(options)
   local o = args.options("engine.computed", options, COMPUTED, 2)
   local preset = presets.get(o.preset, 3)
   local rate = args.number("engine.computed: tflops", o.tflops, 1e-6, nil, 2)
-  local efficiency = args.number("engine.computed: efficiency", o.efficiency, 1e-6, 1, 2)
+  local efficiency = args.number("engine.computed: efficiency", o.efficiency, 0.001, 1, 2)
   local ratio = args.number("engine.computed: ratio", o.ratio, 1e-6, nil, 2)
   local us_a_key = 2 * preset.h_pad * (preset.d_qk + preset.d_v) / (rate * 1e12 * efficiency) * 1e6
   local engine = setmetatable({ name = o.name, preset = preset, rest = rest_of("engine.computed: rest", o.rest, 2),
@@ -201,27 +201,6 @@ function Engine:__tostring()
       self.draft == 1 and "" or "s", self.acceptance)
   end
   return table.concat(lines, "\n")
-end
-
--- ---- By name --------------------------------------------------------------------------------------------------------
-
-local NAMED = {}
-
---- Add an engine by name: make() -> engine. This is how presets of devices are registered.
-function M.register(name, make) NAMED[name] = make end
-
---- Sorted names that get() knows.
-function M.names()
-  local list = {}
-  for name in pairs(NAMED) do list[#list + 1] = name end
-  table.sort(list)
-  return list
-end
-
---- An engine by name; an unknown one raises with the names there are.
-function M.get(name, level)
-  args.enum("engine", name, M.names(), level or 2)
-  return NAMED[name]()
 end
 
 return M

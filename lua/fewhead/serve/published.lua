@@ -4,9 +4,6 @@
 --     local p = fh.published
 --     print(p.figures["C16x8kx48"].padded.total_tok_s)      --> 8939
 --     local engine = fh.engine.get "h20x8-tp8"
-local calibrate = require "fewhead.serve.calibrate"
-local engines = require "fewhead.serve.engine"
-local workloads = require "fewhead.serve.workload"
 
 local M = {}
 
@@ -29,27 +26,5 @@ M.kernel_ratio = 1.51
 
 --- Share of drafted tokens that were accepted, as reported for two pairs of runs: it moved between the arms by chance.
 M.acceptance = { { padded = 0.355, native = 0.377 }, { padded = 0.412, native = 0.395 } }
-
--- The H20's dense bf16 rate, and the share of it that FlashMLA is taken to reach: with a sixth of an H200's rate and
--- the same memory the tensor cores wait for nothing (an H200 keeps them 59 % busy). 0.8 to 1.0 move the predicted gain
--- from 8.4 to 6.6 %.
-local TFLOPS, EFFICIENCY = 148, 0.9
-
--- One draft token a step: the pull request reports acceptance, not the number of draft tokens.
-local DRAFT = 1
-
-engines.register("h20x8-tp8", function()
-  local engine = engines.computed {
-    name = "h20x8-tp8", preset = "v4.1-flash tp8", tflops = TFLOPS, efficiency = EFFICIENCY, ratio = M.kernel_ratio,
-    draft = DRAFT, acceptance = M.acceptance[1].padded, rest = { step_us = 1e4, token_us = 50, context_us = 100 },
-    about = "the rest is fitted to the padded arm alone: C16x8kx48 total tokens a second, cold TTFT at 32k and 128k",
-  }
-  local observations = {
-    { workload = workloads.get "C16x8kx48", metric = "total_tok_s", value = M.figures["C16x8kx48"].padded.total_tok_s },
-    { workload = workloads.get "cold32k", metric = "ttft_s", value = M.figures.cold32k.padded.ttft_s },
-    { workload = workloads.get "cold128k", metric = "ttft_s", value = M.figures.cold128k.padded.ttft_s },
-  }
-  return calibrate.fit(engine, observations, { "step_us", "token_us", "context_us" }).engine
-end)
 
 return M

@@ -12,7 +12,7 @@
 -- changes nothing, and repetitions differ only by the seed of arrivals and of speculative decoding, which both arms
 -- share.
 local args = require "fewhead.base.arguments"
-local engines = require "fewhead.serve.engine"
+local engines = require "fewhead.serve.engine_preset"
 local gates = require "fewhead.decide.gate"
 local metrics = require "fewhead.serve.metrics"
 local published = require "fewhead.serve.published"
@@ -92,10 +92,11 @@ end
 
 local FIGURES = { "total_tok_s", "output_tok_s", "ttft_s", "ttft_p99_s", "tpot_ms", "latency_s" }
 
+local function seconds(ms) return ms and ms / 1e3 end
+
 local function figures_of(m)
-  return { total_tok_s = m.total_tok_s, output_tok_s = m.output_tok_s, ttft_s = m.ttft_ms.mean and m.ttft_ms.mean / 1e3,
-    ttft_p99_s = m.ttft_ms.p99 and m.ttft_ms.p99 / 1e3, tpot_ms = m.tpot_ms.mean, latency_s = m.latency_ms.mean and
-    m.latency_ms.mean / 1e3 }
+  return { total_tok_s = m.total_tok_s, output_tok_s = m.output_tok_s, ttft_s = seconds(m.ttft_ms.mean),
+    ttft_p99_s = seconds(m.ttft_ms.p99), tpot_ms = m.tpot_ms.mean, latency_s = seconds(m.latency_ms.mean) }
 end
 
 -- Mean and the 95 % interval of the mean of paired relative changes; the interval is nil for one repetition.
@@ -234,7 +235,8 @@ function Ab:table_rows()
   for i, row in ipairs(self.rows) do
     local f, change = row.figures or {}, row.change or {}
     rows[i] = { arm = row.name, total = f.total_tok_s, output = f.output_tok_s, ttft = f.ttft_s, p99 = f.ttft_p99_s,
-      tpot = f.tpot_ms, change_total = percent(change.total_tok_s), change_ttft = percent(change.ttft_s), attention = row.counters.attention_s,
+      tpot = f.tpot_ms, change_total = percent(change.total_tok_s), change_ttft = percent(change.ttft_s),
+      attention = row.counters.attention_s,
       native = row.error and nil or share(row.counters.rows) }
     if given and self.engine.name == "h20x8-tp8" then
       local own = row.name == "padded" and given.padded or row.name == "gate 2048" and given.native

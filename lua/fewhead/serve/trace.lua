@@ -4,15 +4,15 @@
 --   local chunks = trace.chunks(assert(trace.read("conversation_trace.jsonl")), { max_tokens = 8192 })
 --   local rows = trace.score(chunks, { { name = "published", gate = fh.gate.new {} } }, fitted.cost)
 --
--- Two public formats, told apart by content: Mooncake JSON Lines (timestamp, input_length, output_length, hash_ids) and the Azure
--- LLM inference CSV (TIMESTAMP,ContextTokens,GeneratedTokens).
+-- Two public formats, told apart by content: Mooncake JSON Lines (timestamp, input_length, output_length, hash_ids) and
+-- the Azure LLM inference CSV (TIMESTAMP,ContextTokens,GeneratedTokens).
 
 local args = require "fewhead.base.arguments"
 local json = require "fewhead.base.json"
 
 local M = {}
 
--- ---- Reading ---------------------------------------------------------------------------------------------------------------
+-- ---- Reading --------------------------------------------------------------------------------------------------------
 
 -- Tokens of a Mooncake prompt block, one hash id each.
 M.block_tokens = 512
@@ -50,7 +50,8 @@ local function mooncake_request(line)
   return { t_ms = value.timestamp, input = value.input_length, output = value.output_length, hash_ids = ids }
 end
 
--- Days since 1970-01-01 of a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
+-- Days since 1970-01-01 of a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date
+-- algorithms").
 local function days_from_civil(year, month, day)
   if month <= 2 then year = year - 1 end
   local era = math.floor(year / 400)
@@ -84,8 +85,9 @@ local function azure_request(line)
   return { t_ms = t_ms, input = tonumber(context), output = tonumber(generated) }
 end
 
--- The part of each prompt that no earlier request brought in, under an infinite prefix cache: the longest leading run of block
--- ids already seen is free. At least one token is always computed, as engines do: the last one gives the logits.
+-- The part of each prompt that no earlier request brought in, under an infinite prefix cache: the longest leading run
+-- of block ids already seen is free. At least one token is always computed, as engines do: the last one gives the
+-- logits.
 local function mark_uncached(requests)
   local seen = {}
   for _, request in ipairs(requests) do
@@ -113,9 +115,9 @@ Trace.__index = Trace
 
 --- Read a whole trace. The format is told from the first line; CRLF, a byte order mark, blank lines and a
 -- missing last line end are fine.
--- Returns { file =, format = "mooncake" | "azure", requests = { { t_ms = from the first, input =, output =, uncached = tokens },
--- .. }, skipped = bad lines left out, first_skipped = "file:line: reason" }.
--- options.skip_bad: count bad lines and go on. Without it a bad line is nil, "file:line: reason", and nothing is half read.
+-- Returns { file =, format = "mooncake" | "azure", requests = { { t_ms = from the first, input =, output =, uncached =
+-- tokens }, .. }, skipped = bad lines left out, first_skipped = "file:line: reason" }. options.skip_bad: count bad
+-- lines and go on. Without it a bad line is nil, "file:line: reason", and nothing is half read.
 function M.read(file, options)
   args.string("trace.read: file", file, 2)
   options = args.options("trace.read", options or {}, { "skip_bad" }, 2)
@@ -190,28 +192,29 @@ function Trace:__tostring()
   return text
 end
 
--- ---- Chunks ----------------------------------------------------------------------------------------------------------------
+-- ---- Chunks ---------------------------------------------------------------------------------------------------------
 
 -- vLLM's default max_num_batched_tokens for serving: the most rows of one step.
 M.max_tokens = 8192
 
--- Prefill speed of the modelled engine, tokens a second: the 32k cold prompt that vLLM PR #57673 reports (3.22 s on 8 x H20).
+-- Prefill speed of the modelled engine, tokens a second: the 32k cold prompt that vLLM PR #57673 reports (3.22 s on 8 x
+-- H20).
 M.tokens_per_s = 32768 / 3.22
 
--- Share of that speed the trace asks for on average: the trace's clock is stretched to it, since a trace recorded on a whole
--- cluster would drown one engine. At 1 and above the queue never empties and every chunk is full.
+-- Share of that speed the trace asks for on average: the trace's clock is stretched to it, since a trace recorded on a
+-- whole cluster would drown one engine. At 1 and above the queue never empties and every chunk is full.
 M.load = 0.7
 
 local Chunks = {}
 Chunks.__index = Chunks
 
---- The prefill chunks of a trace: one engine, first come first served, steps one after the other. A step takes the prompt tokens
--- that wait when it starts, in order of arrival and across requests, up to max_tokens less decode_rows, and lasts its rows
--- divided by tokens_per_s. Arrivals keep their order and proportions; their clock is stretched so that the mean demand is `load`.
--- options: max_tokens; prefix_cache (true: only uncached tokens are computed); decode_rows (rows of each step that running
--- decodes take, 0); tokens_per_s; load (false: the trace's own clock); pack (true; false: every request alone, in chunks of
--- max_tokens). Returns { counts = { { s_q =, count = }, .. by rising s_q }, chunks =, rows =, requests =, model = the assumptions
--- in one line }.
+--- The prefill chunks of a trace: one engine, first come first served, steps one after the other. A step takes the
+-- prompt tokens that wait when it starts, in order of arrival and across requests, up to max_tokens less decode_rows,
+-- and lasts its rows divided by tokens_per_s. Arrivals keep their order and proportions; their clock is stretched so
+-- that the mean demand is `load`. options: max_tokens; prefix_cache (true: only uncached tokens are computed);
+-- decode_rows (rows of each step that running decodes take, 0); tokens_per_s; load (false: the trace's own clock);
+-- pack (true; false: every request alone, in chunks of max_tokens). Returns { counts = { { s_q =, count = }, .. by
+-- rising s_q }, chunks =, rows =, requests =, model = the assumptions in one line }.
 function M.chunks(trace, options)
   if getmetatable(trace) ~= Trace then
     error(("trace.chunks: trace: got %s, wanted what trace.read returned"):format(args.show(trace)), 2)

@@ -1,0 +1,53 @@
+--- Engine presets: engines by name, their budgets fitted to published figures.
+--
+--     local engine = fh.engine_preset.get "h20x8-tp8"
+--     print(engine)                                       -- the assumptions, a line each
+local args = require "fewhead.base.arguments"
+local calibrate = require "fewhead.serve.calibrate"
+local engines = require "fewhead.serve.engine"
+local published = require "fewhead.serve.published"
+local workloads = require "fewhead.serve.workload"
+
+local M = {}
+
+-- The H20's dense bf16 rate in TFLOP/s, and the share of it that FlashMLA is taken to reach: with a sixth of an H200's
+-- rate and the same memory the tensor cores wait for little. Between 0.8 and 1.0 the predicted gain moves from 8.4 to
+-- 6.6 %.
+local H20_TFLOPS, H20_EFFICIENCY = 148, 0.9
+
+-- One draft token a step: the pull request reports acceptance, not the number of draft tokens.
+local DRAFT = 1
+
+-- An observation of the padded arm: a figure that the pull request reports for a workload.
+local function padded(name, metric)
+  return { workload = workloads.get(name), metric = metric, value = published.figures[name].padded[metric] }
+end
+
+local PRESETS = {
+  ["h20x8-tp8"] = function()
+    local engine = engines.computed {
+      name = "h20x8-tp8", preset = "v4.1-flash tp8", tflops = H20_TFLOPS, efficiency = H20_EFFICIENCY,
+      ratio = published.kernel_ratio, draft = DRAFT, acceptance = published.acceptance[1].padded,
+      rest = { step_us = 1e4, token_us = 50, context_us = 100 }, -- where the fit starts
+      about = "the rest is fitted to the padded arm alone: C16x8kx48 total tokens a second, cold TTFT at 32k and 128k",
+    }
+    local observed = { padded("C16x8kx48", "total_tok_s"), padded("cold32k", "ttft_s"), padded("cold128k", "ttft_s") }
+    return calibrate.fit(engine, observed, { "step_us", "token_us", "context_us" }).engine
+  end,
+}
+
+--- Sorted names that get() knows.
+function M.names()
+  local list = {}
+  for name in pairs(PRESETS) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+--- An engine (fh.engine) by name; an unknown one raises with the names there are.
+function M.get(name, level)
+  args.enum("engine", name, M.names(), level or 2)
+  return PRESETS[name]()
+end
+
+return M

@@ -1,0 +1,110 @@
+local calibrate = require "fewhead.serve.calibrate"
+local engine = require "fewhead.serve.engine"
+local engine_preset = require "fewhead.serve.engine_preset"
+local helper = require "spec.helper"
+local published = require "fewhead.serve.published"
+local serve = require "fewhead.serve.serve"
+local workload = require "fewhead.serve.workload"
+
+local function toy(ratio)
+  return engine.computed { name = "toy", preset = "v4.1-flash tp8", tflops = 100, efficiency = 0.5, ratio = ratio or 2,
+    rest = { step_us = 1000 } }
+end
+
+describe("calibrate.fit", function()
+  it("finds the budget that figures were made with", function()
+    local truth = toy():with { step_us = 5000, token_us = 30 }
+    local w = workload.closed { concurrency = 4, count = 8, input = 9000, output = 20 }
+    local cold = workload.cold { input = 30000, count = 1 }
+    local found = calibrate.fit(toy(), {
+      { workload = w, metric = "total_tok_s", value = calibrate.figure(truth, w, "total_tok_s") },
+      { workload = cold, metric = "ttft_s", value = calibrate.figure(truth, cold, "ttft_s") },
+    }, { "step_us", "token_us" })
+    assert.is_true(math.abs(found.engine.rest.step_us - 5000) < 5)
+    assert.is_true(math.abs(found.engine.rest.token_us - 30) < 0.03)
+    assert.is_true(found.residual < 1e-4)
+  end)
+end)
+
+describe("the published A/B, its budget fitted to the padded arm alone", function()
+  local e = engine_preset.get "h20x8-tp8"
+
+  -- Published and predicted relative change of a figure.
+  local function both(name, metric, options)
+    options.workload, options.engine, options.arms = name, e, { "padded", "gate 2048" }
+    local change = serve.run(options).rows[2].change[metric].mean
+    local figures = published.figures[name]
+    return 100 * (figures.native[metric] / figures.padded[metric] - 1), 100 * change
+  end
+
+  it("gives the padded arm's figures", function()
+    assert.is_true(math.abs(calibrate.figure(e, workload.get "C16x8kx48", "total_tok_s") / 8939 - 1) < 1e-3)
+    assert.is_true(math.abs(calibrate.figure(e, workload.get "cold32k", "ttft_s") / 3.49 - 1) < 1e-3)
+    assert.is_true(math.abs(calibrate.figure(e, workload.get "cold128k", "ttft_s") / 15.38 - 1) < 1e-3)
+  end)
+
+  it("predicts throughput and cold TTFT within 2 points", function()
+    for _, case in ipairs { { "C16x8kx48", "total_tok_s" }, { "C16x8kx48", "output_tok_s" }, { "cold32k", "ttft_s" } } do
+      local reported, predicted = both(case[1], case[2], {})
+      assert.is_true(math.abs(predicted - reported) < 2, ("%s %s: %.2f, %.2f"):format(case[1], case[2], reported, predicted))
+    end
+  end)
+
+  it("predicts the mean TTFT of the closed loop only within 4 points", function()
+    local reported, predicted = both("C16x8kx48", "ttft_s", {})
+    assert.is_true(predicted < -7 and math.abs(predicted - reported) < 4)
+  end)
+end)
+
+describe("serve", function()
+  local w = workload.closed { concurrency = 2, count = 6, input = 3000, output = 4 }
+
+  it("routes each chunk by the arm's gate and counts calls and rows by path", function()
+    local ab = serve { workload = w, engine = toy(), arms = { "padded", "gate 4000", "native" } }
+    local counters = ab.rows[2].counters
+    assert.same({ padded = 18000 }, ab.rows[1].counters.rows)
+    assert.same({ native = 18000 }, ab.rows[3].counters.rows)
+    assert.equal(18000, (counters.rows.padded or 0) + counters.rows.native)
+    assert.is_true(ab.rows[3].change.total_tok_s.mean > 0)
+    local attention = ab.rows[1].counters.attention_s
+    assert.is_true(math.abs(ab.rows[3].counters.attention_s - attention / 2) < 1e-9 * attention)
+  end)
+
+  it("gives two equal arms equal figures", function()
+    local ab = serve { workload = w, engine = toy(1), arms = { "padded", "native" } }
+    assert.equal(0, ab.rows[2].change.total_tok_s.mean)
+    assert.equal(0, ab.rows[2].change.ttft_s.mean)
+  end)
+
+  it("takes an arm that routed nothing for no result", function()
+    local ab = serve { workload = w, engine = toy(), arms = { "padded", "gate 100000" } }
+    assert.equal("no row was routed to native heads: this arm is the padded one", ab.rows[2].error)
+    assert.is_nil(ab.rows[2].change)
+    assert.matches("\ngate 100000: no result: no row was routed", tostring(ab))
+  end)
+
+  it("repeats with other seeds where chance has a part, paired by seed", function()
+    local ab = serve { workload = function(seed)
+      return workload.open { rate = 20, count = 40, input = { uniform = { 500, 6000 } }, output = 8, seed = seed }
+    end, engine = toy(), arms = { "padded", "native" }, repetitions = 4 }
+    local change = ab.rows[2].change.ttft_s
+    assert.is_true(change.lo < change.mean and change.mean < change.hi and change.hi < 0)
+  end)
+
+  it("says so when every request failed", function()
+    local ab = serve { workload = w, engine = toy(), arms = { "padded" }, max_model_len = 100 }
+    assert.equal("no request finished: 6 failed", ab.rows[1].error)
+    assert.matches("6 requests failed and are left out", tostring(ab))
+  end)
+
+  it("refuses wrong arms and options without effect", function()
+    assert.equal('serve: arms[2]: got "auto", wanted "native", "gate N" or a path that engine toy has: padded, native',
+      helper.refusal(function() serve.run { workload = w, engine = toy(), arms = { "padded", "auto" } } end))
+    assert.equal("serve: acceptance: has no effect, the engine decodes without draft tokens",
+      helper.refusal(function() serve.run { workload = w, engine = toy(), acceptance = 0.5 } end))
+    assert.equal("serve: workload: got nil, wanted a name, a workload or a function",
+      helper.refusal(function() serve.run { engine = toy() } end))
+    assert.matches('^engine: got "h20", wanted .*h20x8%-tp8',
+      helper.refusal(function() serve.run { workload = w, engine = "h20" } end))
+  end)
+end)
