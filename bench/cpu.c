@@ -194,7 +194,7 @@ static problem make_problem(fh_device *device, int64_t s_q, int32_t h_q, int32_t
   problem p = {0};
   const int64_t s_kv = POOL + PROMPT, rows = s_q * h_q;
   make_lists(&p, s_q, keep);
-  fh_call_init(&p.call, s_q, s_kv, h_q, d_qk, PICKS + WINDOW);
+  fh_call_init(&p.call, sizeof p.call, s_q, s_kv, h_q, d_qk, PICKS + WINDOW);
   p.q = must_alloc((uint64_t)(rows * d_qk) * 2);
   p.kv = must_alloc((uint64_t)(s_kv * d_qk) * 2);
   p.out = must_alloc((uint64_t)rows * 512 * 2);

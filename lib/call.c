@@ -1,7 +1,7 @@
 /* The call: its defaults, everything that is refused, and the run. */
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "groups.h"
@@ -14,20 +14,25 @@
 
 enum { MAX_HEADS = 128, TILE_ROWS = 64, WORKSPACE_ALIGNMENT = 64, MAX_ARRAYS = 20 };
 
+/* The least of the structs that callers pass: what 0.2 could not do without. */
+#define COUNTERS_LEAST FH_UP_TO(fh_counters, rows)
+_Static_assert(FH_PATHS <= FH_MAX_PATHS, "counters have room for every path");
+_Static_assert(sizeof((fh_counters *)NULL)->rows == FH_MAX_PATHS * sizeof(uint64_t), "the header writes FH_MAX_PATHS as a number");
+
 static const float MAX_SCALE = 0x1p127f; /* kernels multiply by log2(e), 1.44: the product stays finite */
 
-void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk) {
-  if (!call) return;
-  *call = (fh_call){.struct_size = sizeof *call, .path = FH_AUTO, .s_q = s_q, .s_kv = s_kv, .h_q = h_q, .d_qk = d_qk, .d_v = 512,
-                    .topk = topk, .out_dtype = FH_BF16};
-  call->sm_scale = (float)(1 / sqrt((double)d_qk));
-  call->q_stride_h = d_qk;
-  call->q_stride_s = (int64_t)h_q * d_qk;
-  call->kv_stride = d_qk;
-  call->indices_stride = topk;
-  call->out_stride_h = call->d_v;
-  call->out_stride_s = (int64_t)h_q * call->d_v;
-  call->lse_stride = call->max_logits_stride = h_q;
+fh_status fh_call_init(fh_call *call, uint64_t struct_size, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk) {
+  fh_call full = {.struct_size = sizeof full, .s_q = s_q, .s_kv = s_kv, .topk = topk, .h_q = h_q, .d_qk = d_qk, .d_v = 512,
+                  .path = FH_AUTO, .out_dtype = FH_BF16};
+  full.sm_scale = (float)(1 / sqrt((double)d_qk));
+  full.q_stride_h = d_qk;
+  full.q_stride_s = (int64_t)h_q * d_qk;
+  full.kv_stride = d_qk;
+  full.indices_stride = topk;
+  full.out_stride_h = full.d_v;
+  full.out_stride_s = (int64_t)h_q * full.d_v;
+  full.lse_stride = full.max_logits_stride = h_q;
+  return fh_struct_init("fh_call", call, struct_size, FH_CALL_LEAST, &full, sizeof full);
 }
 
 /* ---- Sizes ---------------------------------------------------------------------------------------------------------------- */
@@ -72,7 +77,7 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
   fh_call *call = &checked->call;
   fh_status status;
   if (!device) return fh_fail_null("device");
-  if ((status = fh_struct_in("fh_call", given, offsetof(fh_call, lse), call, sizeof *call)) ||
+  if ((status = fh_struct_in("fh_call", given, FH_CALL_LEAST, call, sizeof *call)) ||
       (status = check_range("s_q", call->s_q, 0, MAX_ROWS)) || (status = check_range("s_kv", call->s_kv, 0, INT32_MAX)) ||
       (status = check_range("h_q", call->h_q, 1, MAX_HEADS)) || (status = check_range("topk", call->topk, 0, INT32_MAX)))
     return status;
@@ -87,10 +92,11 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
   return check_choices(call);
 }
 
-static fh_status check_offered(const fh_device *device, int32_t path) {
-  if (device->back_end->has_path(device, path)) return FH_OK;
-  return fh_fail(FH_ERR_UNSUPPORTED, "path %s: not on %s with the kernels it uses, wanted compute capability 9.0; use gather or "
-                 "padded", fh_path_name(path), device->back_end->called);
+static fh_status check_offered(const fh_device *device, const fh_call *call) {
+  char why[FH_WHY];
+  if (device->back_end->offers(device, call->path, call->h_q, why)) return FH_OK;
+  return fh_fail(FH_ERR_UNSUPPORTED, "path %s on %s: %s; use gather or padded", fh_path_name(call->path),
+                 device->back_end->called, why);
 }
 
 static int64_t groups_of(const fh_call *call) {
@@ -112,15 +118,10 @@ fh_status fh_check_plannable(const fh_call *call) {
 static fh_status check_plan(const fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
   fh_plan *plan = &checked->plan;
-  if (fh_path_of(call->path)->wants_plan) {
-    fh_status status = check_offered(device, call->path);
-    if (status || (status = fh_check_plannable(call))) return status;
-    if (call->h_q > device->back_end->packed_heads)
-      return fh_fail(FH_ERR_UNSUPPORTED, "h_q: got %d on path %s, wanted at most %d on %s; use gather or padded", (int)call->h_q,
-                     fh_path_name(call->path), (int)device->back_end->packed_heads, device->back_end->called);
-  }
-  if (!call->plan) return FH_OK;
-  const fh_status status = fh_struct_in("fh_plan", call->plan, sizeof *plan, plan, sizeof *plan);
+  fh_status status = check_offered(device, call);
+  if (!status && fh_path_of(call->path)->wants_plan) status = fh_check_plannable(call);
+  if (status || !call->plan) return status;
+  status = fh_struct_in("fh_plan", call->plan, FH_PLAN_LEAST, plan, sizeof *plan);
   if (status) return status;
   call->plan = plan;
   const struct { const char *name; int64_t got, wanted; } fields[] = {
@@ -268,7 +269,7 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
   if ((status = fh_check_sizes(device, given, checked)) || (status = check_plan(device, checked))) return status;
   if ((status = fh_check_stream(device, call->stream))) return status;
   if (call->counters) {
-    status = fh_struct_in("fh_counters", call->counters, offsetof(fh_counters, rows), &counters, sizeof counters);
+    status = fh_struct_in("fh_counters", call->counters, COUNTERS_LEAST, &counters, sizeof counters);
     if (status) return status;
     memcpy(counters_bytes, call->counters, sizeof *counters_bytes);
   }
@@ -288,7 +289,9 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
 
 /* Whether FH_AUTO may pack: with one query a group there is nothing to share. */
 static int may_pack(const fh_device *device, const fh_call *call) {
-  return device->back_end->has_path(device, FH_PACKED) && !call->row_invariant && call->group > 1 && plan_fits(call);
+  char why[FH_WHY];
+  return !call->row_invariant && call->group > 1 && plan_fits(call) &&
+         device->back_end->offers(device, FH_PACKED, call->h_q, why);
 }
 
 /* What a call with path FH_AUTO amounts to, but for what its lists share. */
@@ -387,11 +390,10 @@ static fh_status build_own_plan(fh_device *device, fh_checked *checked) {
 static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   fh_call *call = &checked->call;
   fh_work work = work_of(device, call);
-  double cost_us[FH_PATHS];
   fh_status status;
   if (!packs(call, &work)) {
     work.groups = 0;
-    return fh_costs_choose(call->costs, &work, call->row_invariant, &call->path, cost_us);
+    return fh_costs_choose(call->costs, &work, call->row_invariant, &call->path, NULL, 0);
   }
   if (!call->plan && (status = build_own_plan(device, checked))) return status;
   *rows = fh_rows_path(call, call->costs);
@@ -399,6 +401,27 @@ static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   if (*call->plan->packed_from == 0) call->path = FH_PACKED;
   if (*call->plan->packed_from == call->plan->groups) call->path = *rows;
   return FH_OK;
+}
+
+/* What a run counted, added to the caller's struct, as far as that goes. */
+static fh_status add_counters(fh_counters *given, const fh_counters *ran) {
+  fh_counters sum;
+  const fh_status status = fh_struct_in("fh_counters", given, COUNTERS_LEAST, &sum, sizeof sum);
+  if (status) return status;
+  sum.useful_flops += ran->useful_flops;
+  sum.executed_flops += ran->executed_flops;
+  sum.bytes += ran->bytes;
+  for (int path = 0; path < FH_PATHS; path++) {
+    sum.calls[path] += ran->calls[path];
+    sum.rows[path] += ran->rows[path];
+  }
+  memcpy(sum.kernel, ran->kernel, sizeof sum.kernel);
+  return fh_struct_out("fh_counters", given, COUNTERS_LEAST, &sum, sizeof sum);
+}
+
+void fh_name_kernel(fh_counters *counters, const char *name) {
+  const size_t length = strnlen(counters->kernel, sizeof counters->kernel);
+  snprintf(counters->kernel + length, sizeof counters->kernel - length, "%s%s", length ? " + " : "", name);
 }
 
 fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
@@ -413,12 +436,11 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   if ((status = check_workspace(call, workspace_bytes(device, call), &all))) return status;
   const int asked_auto = call->path == FH_AUTO;
   if (asked_auto && (status = choose(device, &checked, &rows))) return status;
-  uint64_t *counters = (uint64_t *)call->counters;
+  fh_counters *counters = call->counters;
   call->counters = NULL;
   status = call->path == FH_AUTO ? device->back_end->run_parts(device, call, rows, &ran) : device->back_end->run(device, call, &ran);
   if (status || !counters) return status;
   for (int path = 0; path < FH_PATHS; path++) ran.calls[path] = ran.rows[path] > 0;
   ran.calls[FH_AUTO] = asked_auto;
-  for (uint64_t i = 1; i < counters_bytes / 8; i++) counters[i] += ((const uint64_t *)&ran)[i];
-  return FH_OK;
+  return add_counters(counters, &ran);
 }

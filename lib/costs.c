@@ -1,7 +1,6 @@
 /* Which path is expected to be fastest: a pure function of a description, testable on any machine. */
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 
 #include "internal.h"
 
@@ -12,6 +11,9 @@ static const double AUTO_MARGIN = 0.02;
  * place of KV rows and lists in the caches. On an H200, lists that share nothing: 26 us for a plan of 11 at s_q 1024, 8 heads; 24 for
  * one of 12 at s_q 512, 16 heads; 72 for one of 43 at s_q 8192. */
 static const double PLAN_IN_VAIN = 2;
+
+/* A plan without a cost costs nothing. */
+#define COSTS_LEAST FH_UP_TO(fh_costs, packed)
 
 static fh_status check_numbers(const fh_costs *costs) {
   static const char *const names[] = {"padded", "gather", "packed", "plan"};
@@ -24,12 +26,12 @@ static fh_status check_numbers(const fh_costs *costs) {
 }
 
 fh_status fh_costs_in(const fh_costs *given, fh_costs *costs) {
-  const fh_status status = fh_struct_in("fh_costs", given, offsetof(fh_costs, plan), costs, sizeof *costs);
+  const fh_status status = fh_struct_in("fh_costs", given, COSTS_LEAST, costs, sizeof *costs);
   return status ? status : check_numbers(costs);
 }
 
 static fh_status read_work(const fh_work *given, fh_work *work) {
-  const fh_status status = fh_struct_in("fh_work", given, sizeof *work, work, sizeof *work);
+  const fh_status status = fh_struct_in("fh_work", given, FH_UP_TO(fh_work, reserved), work, sizeof *work);
   if (status) return status;
   const struct { const char *name; int64_t value, low, high; } fields[] = {
       {"rows", work->rows, 0, INT64_MAX},   {"keys", work->keys, 0, INT64_MAX},
@@ -97,13 +99,17 @@ static int32_t compare(const question *asked, int32_t row_invariant, double *cos
   return best;
 }
 
-fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us) {
+fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us,
+                          int32_t count) {
   question asked;
+  double us[FH_PATHS];
   if (!path) return fh_fail_null("path");
-  if (!cost_us) return fh_fail_null("cost_us");
+  if (count < 0) return fh_fail(FH_ERR_ARGUMENT, "count: got %d, wanted >= 0", (int)count);
+  if (!cost_us && count) return fh_fail_null("cost_us");
   const fh_status status = read_question(costs, work, row_invariant, &asked);
   if (status) return status;
-  *path = compare(&asked, row_invariant, cost_us);
+  *path = compare(&asked, row_invariant, us);
+  for (int32_t p = 0; p < count; p++) cost_us[p] = p < FH_PATHS ? us[p] : INFINITY;
   return FH_OK;
 }
 
@@ -129,5 +135,5 @@ fh_status fh_costs_default(const fh_device *device, fh_costs *costs) {
   if (!device) return fh_fail_null("device");
   fh_costs own = {.struct_size = sizeof own};
   device->back_end->costs(device, NULL, &own);
-  return fh_struct_out("fh_costs", costs, offsetof(fh_costs, plan), &own, sizeof own);
+  return fh_struct_out("fh_costs", costs, COSTS_LEAST, &own, sizeof own);
 }

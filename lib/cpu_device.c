@@ -131,9 +131,9 @@ static fh_status moment_between(fh_device *device, const fh_moment *start, const
 
 /* ---- Calls ---------------------------------------------------------------------------------------------------------------- */
 
-static int has_path(const fh_device *device, int32_t path) {
-  (void)device;
-  return path >= 0 && path < FH_PATHS;
+static int offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]) {
+  (void)device, (void)path, (void)h_q, (void)why;
+  return 1;
 }
 
 static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
@@ -168,13 +168,24 @@ static int64_t count_keys(const fh_device *device, const fh_call *call) {
   return c.keys;
 }
 
+/* The oracle is plain C whatever the device's instruction set. */
+static void name_kernel(const fh_device *device, int32_t path, fh_counters *counters) {
+  char name[sizeof counters->kernel];
+  if (path == FH_REFERENCE) snprintf(name, sizeof name, "cpu reference");
+  else snprintf(name, sizeof name, "cpu %s %s", fhk_cpu_isa_name(device->info.isa), fh_path_name(path));
+  fh_name_kernel(counters, name);
+}
+
 static fh_status run(fh_device *device, const fh_call *call, fh_counters *counters) {
   fhk_cpu_run(fh_cpu(device), call, counters);
+  name_kernel(device, call->path, counters);
   return FH_OK;
 }
 
 static fh_status run_parts(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters) {
   fhk_cpu_run_parts(fh_cpu(device), call, rows, counters);
+  name_kernel(device, FH_PACKED, counters);
+  name_kernel(device, rows, counters);
   return FH_OK;
 }
 
@@ -214,8 +225,7 @@ const fh_back_end fh_cpu_back_end = {
     .moment_destroy = moment_destroy,
     .moment_mark = moment_mark,
     .moment_between = moment_between,
-    .has_path = has_path,
-    .packed_heads = 128,
+    .offers = offers,
     .sees_lists = 1,
     .workspace_bytes = workspace_bytes,
     .count_keys = count_keys,

@@ -68,7 +68,7 @@ fh_status fh_cuda_moment_between(fh_device *device, const fh_moment *start, cons
 
 /* Calls (cuda_call.c). */
 fh_status fh_cuda_prepare(const fh_device *device); /* load the kernels; entered */
-int fh_cuda_has_path(const fh_device *device, int32_t path);
+int fh_cuda_offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]);
 uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call);
 int64_t fh_cuda_count_keys(const fh_device *device, const fh_call *call);
 fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *counters);

@@ -1,5 +1,6 @@
 /* Calls on CUDA: which kernel a path is, what it costs and what it did, as far as the host can know. */
 #include <math.h>
+#include <stdio.h>
 
 #include "cuda_back_end.h"
 #include "groups.h"
@@ -28,7 +29,7 @@ static const kernel sm90_padded = {"sm90 padded", fhk_sm90_padded_prepare, fhk_s
 static const char plan_kernel[] = "portable plan";
 
 static int is_sm90(const fh_device *device) {
-  return device->info.isa == 90 && !fh_cuda_of(device)->portable_only;
+  return device->info.capability == 90 && !fh_cuda_of(device)->portable_only;
 }
 
 /* Where there is no kernel of its own, padded is the gather kernel over h_pad heads: it computes the zero heads too. */
@@ -51,8 +52,18 @@ fh_status fh_cuda_prepare(const fh_device *device) {
   return fh_cuda_status(fhk_plan_prepare(), plan_kernel);
 }
 
-int fh_cuda_has_path(const fh_device *device, int32_t path) {
-  return path >= 0 && path < FH_PATHS && (path != FH_PACKED || is_sm90(device));
+int fh_cuda_offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]) {
+  const int capability = device->info.capability;
+  if (path != FH_PACKED) return 1;
+  if (capability != 90)
+    snprintf(why, FH_WHY, "required compute capability 9.0, the device has %d.%d", capability / 10, capability % 10);
+  else if (fh_cuda_of(device)->portable_only)
+    snprintf(why, FH_WHY, "required kernels for compute capability 9.0, which FEWHEAD_FORCE_PORTABLE=1 leaves out");
+  else if (h_q > sm90_packed.block)
+    snprintf(why, FH_WHY, "required h_q <= %d, got %d", (int)sm90_packed.block, (int)h_q);
+  else
+    return 1;
+  return 0;
 }
 
 uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call) {
@@ -116,6 +127,7 @@ fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *count
   if (status) return status;
   if (call->path == FH_PACKED) count_packed(call, counters);
   else count(k, call, counters);
+  fh_name_kernel(counters, k->name);
   return FH_OK;
 }
 
@@ -137,6 +149,7 @@ fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows
   count_packed(call, &packed);
   all.path = rows;
   count(parts[1], &all, &others);
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) fh_name_kernel(counters, parts[i]->name);
   counters->rows[FH_AUTO] += (uint64_t)call->s_q;
   counters->useful_flops += packed.useful_flops;
   counters->executed_flops += larger(packed.executed_flops, others.executed_flops);
@@ -216,7 +229,7 @@ void fh_cuda_costs(const fh_device *device, const fh_call *call, fh_costs *costs
   const fhk_gpu *gpu = &fh_cuda_of(device)->gpu;
   fh_call one;
   if (!call) {
-    fh_call_init(&one, 0, 0, 8, 512, 0);
+    fh_call_init(&one, sizeof one, 0, 0, 8, 512, 0);
     one.h_pad = sm90_padded.block;
     one.group = sm90_packed.block / one.h_q;
     call = &one;

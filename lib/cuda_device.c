@@ -149,8 +149,8 @@ static fh_status describe(fh_device_info *info, const char *name, int ordinal) {
     return fh_fail(FH_ERR_DEVICE, "name: got %s, %s of compute capability %d.%d, wanted 8.0 or newer", fh_quote(name, quoted),
                    properties.name, properties.major, properties.minor);
   info->ordinal = ordinal;
-  info->threads = properties.multiProcessorCount;
-  info->isa = properties.major * 10 + properties.minor;
+  info->multiprocessors = properties.multiProcessorCount;
+  info->capability = properties.major * 10 + properties.minor;
   info->cache_bytes = (uint64_t)properties.l2CacheSize;
   info->memory_bytes = properties.totalGlobalMem;
   info->clock_mhz = clock_mhz(cudaDevAttrClockRate, ordinal);
@@ -208,7 +208,7 @@ static fh_status open_cuda(fh_device *device, const char *name, int64_t ordinal,
   fh_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return fh_fail(FH_ERR_MEMORY, "device: the system refused %zu bytes for its state", sizeof *cuda);
   pthread_mutex_init(&cuda->scratch_lock, NULL);
-  cuda->gpu = (fhk_gpu){.multiprocessors = device->info.threads, .capability = device->info.isa};
+  cuda->gpu = (fhk_gpu){.multiprocessors = device->info.multiprocessors, .capability = device->info.capability};
   device->state = cuda;
   if (!(status = read_environment(cuda)) &&
       !(status = fh_cuda_status((int)driver.retain(&cuda->context, (CUdevice)ordinal), "cuDevicePrimaryCtxRetain")))
@@ -259,8 +259,7 @@ const fh_back_end fh_cuda_back_end = {
     .moment_destroy = fh_cuda_moment_destroy,
     .moment_mark = fh_cuda_moment_mark,
     .moment_between = fh_cuda_moment_between,
-    .has_path = fh_cuda_has_path,
-    .packed_heads = 64,
+    .offers = fh_cuda_offers,
     .workspace_bytes = fh_cuda_workspace_bytes,
     .count_keys = fh_cuda_count_keys,
     .run = fh_cuda_run,

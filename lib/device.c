@@ -1,5 +1,4 @@
 /* Devices: opened by name, counted, asked about. */
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +38,7 @@ fh_status fh_device_open(const char *name, const fh_device_options *options, fh_
   fh_status status;
   if (!name) return fh_fail_null("name");
   if (!device) return fh_fail_null("device");
-  if (options && (status = fh_struct_in("fh_device_options", options, offsetof(fh_device_options, threads), &full, sizeof full)))
+  if (options && (status = fh_struct_in("fh_device_options", options, sizeof(uint64_t), &full, sizeof full)))
     return status;
   const int32_t kind = read_name(name, &ordinal);
   if (!kind) return fh_fail(FH_ERR_ARGUMENT, "name: got %s, wanted cpu, cuda or cuda:N", fh_quote(name, quoted));
@@ -88,13 +87,15 @@ void fh_device_close(fh_device **device) {
 
 fh_status fh_device_get_info(const fh_device *device, fh_device_info *info) {
   if (!device) return fh_fail_null("device");
-  return fh_struct_out("fh_device_info", info, offsetof(fh_device_info, ordinal), &device->info, sizeof device->info);
+  return fh_struct_out("fh_device_info", info, FH_UP_TO(fh_device_info, ordinal), &device->info, sizeof device->info);
 }
 
 fh_status fh_device_synchronize(fh_device *device) {
   return device ? device->back_end->synchronize(device) : fh_fail_null("device");
 }
 
-int32_t fh_device_has_path(const fh_device *device, int32_t path) {
-  return device && device->back_end->has_path(device, path);
+int32_t fh_device_has_path(const fh_device *device, int32_t path, int32_t h_q) {
+  char why[FH_WHY];
+  return device && fh_path_of(path) && h_q >= 0 && h_q <= fh_path_of(path)->max_heads &&
+         device->back_end->offers(device, path, h_q, why);
 }

@@ -9,8 +9,12 @@
 #define PREFILL "VLLM_DSV41_FEWHEAD_PREFILL"
 #define MIN_SQ "VLLM_DSV41_FEWHEAD_MIN_SQ"
 
-void fh_gate_init(fh_gate *gate) {
-  if (gate) *gate = (fh_gate){.struct_size = sizeof *gate, .enabled = 1, .min_sq = FH_GATE_MIN_SQ};
+#define GATE_LEAST FH_UP_TO(fh_gate, min_sq)
+
+static const fh_gate published = {.struct_size = sizeof published, .enabled = 1, .min_sq = FH_GATE_MIN_SQ};
+
+fh_status fh_gate_init(fh_gate *gate, uint64_t struct_size) {
+  return fh_struct_init("fh_gate", gate, struct_size, GATE_LEAST, &published, sizeof published);
 }
 
 /* ASCII only, whatever the locale. */
@@ -48,9 +52,8 @@ __attribute__((format(printf, 2, 3))) static void warn(warnings *to, const char 
 
 fh_status fh_gate_parse(const char *prefill, const char *min_sq, fh_gate *gate, char *warning, uint64_t warning_bytes) {
   char quoted[FH_QUOTED];
-  fh_gate read;
-  fh_gate_init(&read);
-  const fh_status status = fh_struct_out("fh_gate", gate, sizeof read, NULL, sizeof read);
+  fh_gate read = published;
+  const fh_status status = fh_struct_out("fh_gate", gate, GATE_LEAST, NULL, sizeof read);
   if (status) return status;
   warnings to = {.text = warning, .bytes = warning ? warning_bytes : 0};
   if (to.bytes) *warning = 0;
@@ -58,7 +61,7 @@ fh_status fh_gate_parse(const char *prefill, const char *min_sq, fh_gate *gate, 
     warn(&to, PREFILL ": got %s, wanted 1/0, true/false, yes/no or on/off; using 1", fh_quote(prefill, quoted));
   if (min_sq && *min_sq && !fh_read_whole(min_sq, &read.min_sq))
     warn(&to, MIN_SQ ": got %s, wanted a whole number >= 0; using %d", fh_quote(min_sq, quoted), (int)FH_GATE_MIN_SQ);
-  return fh_struct_out("fh_gate", gate, sizeof read, &read, sizeof read);
+  return fh_struct_out("fh_gate", gate, GATE_LEAST, &read, sizeof read);
 }
 
 fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes) {
@@ -70,7 +73,7 @@ int32_t fh_padded_heads(int64_t heads) {
 }
 
 int32_t fh_gate_native(const fh_gate *gate, int64_t n_local_heads, int64_t padded_heads, int64_t s_q) {
-  return gate && gate->struct_size == sizeof *gate && gate->enabled && n_local_heads > 0 && n_local_heads < padded_heads &&
+  return gate && gate->struct_size >= GATE_LEAST && gate->struct_size <= sizeof *gate && gate->enabled && n_local_heads > 0 && n_local_heads < padded_heads &&
          s_q >= gate->min_sq;
 }
 

@@ -3,6 +3,7 @@
 #define FEWHEAD_INTERNAL_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "fewhead.h"
 #include "numbers.h"
@@ -19,6 +20,9 @@ fh_status fh_fail(fh_status status, const char *format, ...)
 /* FH_ERR_ARGUMENT: `name` is a pointer that must not be NULL. */
 fh_status fh_fail_null(const char *name);
 
+/* The size of a struct that ends with `field`: what a caller must have at least. */
+#define FH_UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)NULL)->field))
+
 /* Copies the caller's struct of struct_size bytes into `full` (of full_size bytes), the rest zero. FH_ERR_VERSION when
  * struct_size is smaller than min_size, larger than full_size or no multiple of 8; `name` is the struct's for the message. */
 fh_status fh_struct_in(const char *name, const void *given, uint64_t min_size, void *full, uint64_t full_size);
@@ -27,9 +31,12 @@ fh_status fh_struct_in(const char *name, const void *given, uint64_t min_size, v
  * `full` NULL it only checks. */
 fh_status fh_struct_out(const char *name, void *given, uint64_t min_size, const void *full, uint64_t full_size);
 
+/* fh_struct_out into a struct whose size the caller says in a parameter, and which may hold anything before. */
+fh_status fh_struct_init(const char *name, void *given, uint64_t size, uint64_t min_size, const void *full, uint64_t full_size);
+
 /* ---- Text (text.c) -------------------------------------------------------------------------------------------------------- */
 
-enum { FH_QUOTED = 64 };
+enum { FH_QUOTED = 64, FH_WHY = 192 };
 
 /* "text" in quotes and fit for one line of a message: control characters become '?', a long text is cut and ends in "..". */
 const char *fh_quote(const char *text, char quoted[FH_QUOTED]);
@@ -132,6 +139,10 @@ typedef struct fh_checked {
   fh_costs costs;
 } fh_checked;
 
+/* The smallest structs that are accepted: those of 0.2 up to the last field that has no default. */
+#define FH_CALL_LEAST FH_UP_TO(fh_call, workspace_bytes)
+#define FH_PLAN_LEAST FH_UP_TO(fh_plan, packed_from)
+
 /* Checks the device and all of the call that is not memory: struct, enums, sizes, scale. */
 fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_checked *checked);
 
@@ -207,10 +218,12 @@ struct fh_back_end {
   fh_status (*moment_mark)(fh_device *device, fh_moment *moment, void *stream);
   fh_status (*moment_between)(fh_device *device, const fh_moment *start, const fh_moment *stop, double *us);
 
-  int (*has_path)(const fh_device *device, int32_t path);
-  int32_t packed_heads; /* the most heads that packed takes */
-  int32_t sees_lists;   /* 1 where the host reads lists and plans when a call comes, 0 where only the device does, later */
-  /* A path of the call that the device lacks has been refused before any of these. */
+  /* Returns 1 if the device can run the path with h_q heads (0: with some number of heads). Else writes what is required and what
+   * there is, without a full stop: "required compute capability 9.0, the device has 8.9". */
+  int (*offers)(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]);
+  int32_t sees_lists; /* 1 where the host reads lists and plans when a call comes, 0 where only the device does, later */
+  /* A path of the call that the device lacks has been refused before any of these. A run adds to rows, flops and bytes of the
+   * counters and sets their kernel (fh_name_kernel). */
   uint64_t (*workspace_bytes)(const fh_device *device, const fh_call *call);
   int64_t (*count_keys)(const fh_device *device, const fh_call *call); /* valid keys of all rows, or the most there can be */
   fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
@@ -226,6 +239,9 @@ struct fh_back_end {
 
 extern const fh_back_end fh_cpu_back_end;
 extern const fh_back_end fh_cuda_back_end; /* in a library with CUDA (FH_WITH_CUDA of cuda_build.h) */
+
+/* Sets the counters' kernel, or appends " + name" to it where a kernel stands there already. */
+void fh_name_kernel(fh_counters *counters, const char *name);
 
 /* FH_ERR_ARGUMENT for a stream on a device that has none. */
 fh_status fh_check_stream(const fh_device *device, const void *stream);

@@ -1,7 +1,5 @@
 /* What a path is: one row a path, which everything that asks for a property of a path reads. */
-#include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "internal.h"
 
@@ -38,5 +36,5 @@ const char *fh_path_name(int32_t path) {
 
 fh_status fh_path_get_info(int32_t path, fh_path_info *info) {
   const fh_status status = fh_check_path(path);
-  return status ? status : fh_struct_out("fh_path_info", info, offsetof(fh_path_info, name), fh_path_of(path), sizeof *info);
+  return status ? status : fh_struct_out("fh_path_info", info, FH_UP_TO(fh_path_info, writes_f32), fh_path_of(path), sizeof *info);
 }

@@ -20,7 +20,7 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
   const fh_call *call = &checked.call;
   if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plannable(call)) ||
       (status = fh_check_stream(device, call->stream)) || (status = fh_take_costs(device, &checked)) ||
-      (status = fh_struct_out("fh_plan", plan, sizeof *plan, NULL, sizeof *plan)))
+      (status = fh_struct_out("fh_plan", plan, FH_PLAN_LEAST, NULL, sizeof *plan)))
     return status;
   const fh_array read[] = {fh_call_indices(call), fh_call_topk_length(call), fh_call_cu_seqlens_q(call)};
   const size_t arrays = sizeof read / sizeof *read;
@@ -40,5 +40,5 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
 
   checked.plan = (fh_plan){.struct_size = sizeof checked.plan};
   if ((status = device->back_end->plan_build(device, call, memory, &checked.plan))) return status;
-  return fh_struct_out("fh_plan", plan, sizeof *plan, &checked.plan, sizeof checked.plan);
+  return fh_struct_out("fh_plan", plan, FH_PLAN_LEAST, &checked.plan, sizeof checked.plan);
 }

@@ -103,8 +103,8 @@ static fh_status read_table(const void *given, const char *quoted, fh_provider_t
   if (status) return status;
   memset(table, 0, sizeof *table);
   memcpy(table, given, bytes - bytes % POINTER_BYTES); /* no pointer is cut */
-  if ((status = check_number(quoted, "call_bytes", table->call_bytes, offsetof(fh_call, lse), sizeof(fh_call))) ||
-      (status = check_number(quoted, "info_bytes", table->info_bytes, offsetof(fh_device_info, name), sizeof(fh_device_info))))
+  if ((status = check_number(quoted, "call_bytes", table->call_bytes, FH_CALL_LEAST, sizeof(fh_call))) ||
+      (status = check_number(quoted, "info_bytes", table->info_bytes, FH_UP_TO(fh_device_info, ordinal), sizeof(fh_device_info))))
     return status;
   const uint32_t kinds = FH_PROVIDER_CPU | FH_PROVIDER_CUDA;
   if (!table->devices || table->devices & ~kinds)
@@ -166,7 +166,7 @@ void fh_provider_free(fh_provider **provider) {
 
 fh_status fh_provider_get_info(const fh_provider *provider, fh_provider_info *info) {
   if (!provider) return fh_fail_null("provider");
-  return fh_struct_out("fh_provider_info", info, sizeof *info, &provider->info, sizeof provider->info);
+  return fh_struct_out("fh_provider_info", info, FH_UP_TO(fh_provider_info, description), &provider->info, sizeof provider->info);
 }
 
 /* ---- Calls ---------------------------------------------------------------------------------------------------------------- */
@@ -182,7 +182,7 @@ static fh_status leave(const fh_device *device, fh_status status) {
 
 /* The caller's call without what is not for providers. */
 static fh_status plain_call(const fh_call *given, fh_call *plain) {
-  const fh_status status = fh_struct_in("fh_call", given, offsetof(fh_call, lse), plain, sizeof *plain);
+  const fh_status status = fh_struct_in("fh_call", given, FH_CALL_LEAST, plain, sizeof *plain);
   if (status) return status;
   plain->path = FH_AUTO;
   plain->group = 0;

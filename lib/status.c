@@ -78,3 +78,11 @@ fh_status fh_struct_out(const char *name, void *given, uint64_t min_size, const 
   memcpy((unsigned char *)given + sizeof size, (const unsigned char *)full + sizeof size, size - sizeof size);
   return FH_OK;
 }
+
+fh_status fh_struct_init(const char *name, void *given, uint64_t size, uint64_t min_size, const void *full, uint64_t full_size) {
+  if (!given) return fh_fail_null(name);
+  const fh_status status = fh_struct_out(name, &size, min_size, NULL, full_size);
+  if (status) return status;
+  memcpy(given, &size, sizeof size);
+  return fh_struct_out(name, given, min_size, full, full_size);
+}

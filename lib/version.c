@@ -17,8 +17,8 @@
 #define COMPILER "an unknown compiler"
 #endif
 
-#define VERSION_TEXT "0.1.0"
-_Static_assert(FH_VERSION == 0 * 10000 + 1 * 100 + 0, "VERSION_TEXT spells FH_VERSION");
+#define VERSION_TEXT "0.2.0"
+_Static_assert(FH_VERSION == 0 * 10000 + 2 * 100 + 0, "VERSION_TEXT spells FH_VERSION");
 
 int32_t fh_version(void) {
   return FH_VERSION;

@@ -1,7 +1,6 @@
 /* Views: typed, strided windows on a buffer, filled, copied, and read and written in row-major order. */
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +112,7 @@ void fh_view_free(fh_view **view) {
 
 fh_status fh_view_get_info(const fh_view *view, fh_view_info *info) {
   if (!view) return fh_fail_null("view");
-  return fh_struct_out("fh_view_info", info, offsetof(fh_view_info, rank), &view->info, sizeof view->info);
+  return fh_struct_out("fh_view_info", info, FH_UP_TO(fh_view_info, dtype), &view->info, sizeof view->info);
 }
 
 /* ---- Contents ----------------------------------------------------------------------------------------------------- */

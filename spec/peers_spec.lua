@@ -65,10 +65,10 @@ describe("peers", function()
         assert.same({ "padded", "agree", "pass" }, { record.three_way.padded, record.three_way.verdict, record.three_way.status })
       end
     end
-    assert.same({ "padded fewhead 0.1.0 reference", "gather fewhead 0.1.0 reference", "packed fewhead 0.1.0 reference",
-      "auto fewhead 0.1.0 reference", "mine mine 1.0 reference" }, raced)
-    assert.same({ "gather fewhead 0.1.0 padded", "packed fewhead 0.1.0 padded", "mine mine 1.0 padded",
-      "padded fewhead 0.1.0 reference", "gather fewhead 0.1.0 reference", "packed fewhead 0.1.0 reference",
+    assert.same({ "padded fewhead 0.2.0 reference", "gather fewhead 0.2.0 reference", "packed fewhead 0.2.0 reference",
+      "auto fewhead 0.2.0 reference", "mine mine 1.0 reference" }, raced)
+    assert.same({ "gather fewhead 0.2.0 padded", "packed fewhead 0.2.0 padded", "mine mine 1.0 padded",
+      "padded fewhead 0.2.0 reference", "gather fewhead 0.2.0 reference", "packed fewhead 0.2.0 reference",
       "mine mine 1.0 reference" }, held)
     local page = helper.read(folder .. "out/peers.md")
     assert.matches("^# Peers on [^\n]+: v4%.1%-flash tp8\n\n%- command: `%./fewhead run experiments/peers%.lua %-%-device cpu ",

@@ -10,7 +10,7 @@
  *     fh_device *cpu = NULL;
  *     if (fh_device_open("cpu", NULL, &cpu)) { puts(fh_error()); return 1; }
  *     fh_call call;
- *     fh_call_init(&call, s_q, s_kv, h_q, 512, topk);       // sizes, contiguous strides, sm_scale = d_qk^-0.5
+ *     fh_call_init(&call, sizeof call, s_q, s_kv, h_q, 512, topk);       // sizes, contiguous strides, sm_scale = d_qk^-0.5
  *     call.q = q; call.kv = kv; call.indices = indices; call.out = out;
  *     uint64_t bytes;
  *     if (fh_workspace_bytes(cpu, &call, &bytes)) { puts(fh_error()); return 1; }
@@ -91,7 +91,7 @@ const char *fh_error(void);
 
 /* ---- Version --------------------------------------------------------------------------------------------------------------- */
 
-enum { FH_VERSION = 100 }; /* major * 10000 + minor * 100 + patch: 0.1.0 */
+enum { FH_VERSION = 200 }; /* major * 10000 + minor * 100 + patch: 0.2.0 */
 
 /* FH_VERSION of the header that the library was built from. */
 int32_t fh_version(void);
@@ -127,18 +127,21 @@ typedef struct fh_device_options {
   int32_t isa;     /* CPU: an fh_isa; one the CPU lacks is refused. 0 = FEWHEAD_ISA (generic, avx2, avx512, avx512_bf16) or best */
 } fh_device_options;
 
+/* Each field is 0, or "", where it means nothing or is not known. */
 typedef struct fh_device_info {
   uint64_t struct_size;
-  int32_t kind;       /* an fh_device_kind */
-  int32_t ordinal;    /* number among devices of its kind, from 0 */
-  int32_t threads;    /* CPU: threads; CUDA: multiprocessors */
-  int32_t isa;        /* CPU: an fh_isa; CUDA: compute capability as major * 10 + minor */
-  uint64_t cache_bytes; /* last-level cache, bytes; 0 if unknown */
-  uint64_t memory_bytes; /* memory of the device, bytes; 0 if unknown */
-  char name[128];     /* what the vendor calls it: "Intel(R) Xeon(R) Processor" */
-  char driver[64];    /* CUDA: "580.65.06, CUDA 13.0", the driver's version and the newest CUDA it knows; "" on a CPU */
-  int32_t clock_mhz;        /* CUDA: highest clock of the multiprocessors; 0 if unknown */
-  int32_t memory_clock_mhz; /* CUDA: highest clock of the memory; 0 if unknown */
+  int32_t kind;             /* an fh_device_kind */
+  int32_t ordinal;          /* number among devices of its kind, from 0 */
+  int32_t threads;          /* CPU: threads that work on a call */
+  int32_t isa;              /* CPU: an fh_isa */
+  int32_t multiprocessors;  /* CUDA */
+  int32_t capability;       /* CUDA: compute capability as major * 10 + minor, 90 for 9.0 */
+  int32_t clock_mhz;        /* CUDA: highest clock of the multiprocessors */
+  int32_t memory_clock_mhz; /* CUDA: highest clock of the memory */
+  uint64_t cache_bytes;     /* last-level cache, bytes */
+  uint64_t memory_bytes;    /* memory of the device, bytes */
+  char name[128];           /* what the vendor calls it: "Intel(R) Xeon(R) Processor" */
+  char driver[64];          /* CUDA: "580.65.06, CUDA 13.0", the driver's version and the newest CUDA it knows */
 } fh_device_info;
 
 /* Devices of a kind on this machine: 1 CPU; CUDA devices, 0 where there is none, no driver, or a library without CUDA, which
@@ -161,8 +164,8 @@ fh_status fh_device_get_info(const fh_device *device, fh_device_info *info);
 /* Wait until everything given to the device so far is done, on any stream. A CPU device works synchronously: returns at once. */
 fh_status fh_device_synchronize(fh_device *device);
 
-/* 1 when the device can run the fh_path, else 0. */
-int32_t fh_device_has_path(const fh_device *device, int32_t path);
+/* Returns 1 if the device can run the fh_path with h_q query heads (0: with some number of heads), else 0. */
+int32_t fh_device_has_path(const fh_device *device, int32_t path, int32_t h_q);
 
 /* A new stream of a CUDA device, a cudaStream_t that waits for no other. FH_ERR_UNSUPPORTED on a CPU. */
 fh_status fh_stream_create(fh_device *device, void **stream);
@@ -281,7 +284,10 @@ typedef enum fh_path {
   FH_PACKED = 4     /* `group` neighbouring queries over the union of their index lists */
 } fh_path;
 
-enum { FH_PATHS = 5 };
+enum {
+  FH_PATHS = 5,     /* paths there are */
+  FH_MAX_PATHS = 16 /* paths there is room for in fh_counters */
+};
 
 typedef struct fh_plan fh_plan;
 typedef struct fh_counters fh_counters;
@@ -304,56 +310,59 @@ typedef struct fh_costs fh_costs;
 typedef struct fh_call {
   uint64_t struct_size;
 
-  int32_t path;               /* an fh_path */
-  int32_t row_invariant;      /* 0, or 1: a row's result must not depend on its neighbours, bit for bit: FH_AUTO never packs,
-                                 FH_PACKED refuses, gather adds up in the same order however many rows there are */
+  /* Sizes */
+  int64_t s_q;                 /* query rows of the chunk, 0 .. 2^40 */
+  int64_t s_kv;                /* KV rows, 0 .. 2^31 - 1 */
+  int64_t topk;                /* width of the index lists, 0 .. 2^31 - 1; s_q * topk <= 2^56; packed: group * topk < 2^31 */
+  int32_t h_q;                 /* query heads of this rank, 1 .. 128 */
+  int32_t d_qk;                /* 512 or 576 */
+  int32_t d_v;                 /* 512: V is the first 512 columns of the KV row */
+  float sm_scale;              /* > 0, at most 2^127 */
 
-  int64_t s_q;                /* query rows of the chunk, 0 .. 2^40 */
-  int64_t s_kv;               /* KV rows, 0 .. 2^31 - 1 */
-  int32_t h_q;                /* query heads of this rank, 1 .. 128 */
-  int32_t h_pad;              /* heads the padded path computes: 0 (choose), 64 or 128, >= h_q */
-  int32_t d_qk;               /* 512 or 576 */
-  int32_t d_v;                /* 512: V is the first 512 columns of the KV row */
-  int64_t topk;               /* width of the index lists, 0 .. 2^31 - 1; s_q * topk <= 2^56; packed: group * topk < 2^31 */
-  float sm_scale;             /* > 0, at most 2^127 */
-  int32_t group;              /* queries of a packed group: 0 = max(1, 64 / h_q); 1 .. 64 and group * h_q <= 64, or 1 */
-
-  const uint16_t *q;          /* bf16 [s_q, h_q, d_qk]; the last dimension is contiguous */
+  /* Inputs */
+  const uint16_t *q;           /* bf16 [s_q, h_q, d_qk]; the last dimension is contiguous */
   int64_t q_stride_s;
   int64_t q_stride_h;
-  const uint16_t *kv;         /* bf16 [s_kv, d_qk], h_kv = 1; the last dimension is contiguous */
+  const uint16_t *kv;          /* bf16 [s_kv, d_qk], h_kv = 1; the last dimension is contiguous */
   int64_t kv_stride;
-  const int32_t *indices;     /* [s_q, topk]; the last dimension is contiguous */
+  const int32_t *indices;      /* [s_q, topk]; the last dimension is contiguous */
   int64_t indices_stride;
-  const int32_t *topk_length; /* [s_q] contiguous, or NULL: topk for every row */
-  const float *attn_sink;     /* [h_q] contiguous, or NULL: no sink */
+  const int32_t *topk_length;  /* [s_q] contiguous, or NULL: topk for every row */
+  const float *attn_sink;      /* [h_q] contiguous, or NULL: no sink */
+  const int32_t *cu_seqlens_q; /* [requests + 1] contiguous: first row of each request, ascending from 0 to s_q, which is
+                                  below 2^31 then. No packed group holds rows of two requests */
+  int64_t requests;            /* requests in the chunk, 0 .. 2^31 - 1; 0 = one, and no cu_seqlens_q */
 
-  void *out;                  /* out_dtype [s_q, h_q, d_v]; the last dimension is contiguous */
+  /* Outputs */
+  void *out;                   /* out_dtype [s_q, h_q, d_v]; the last dimension is contiguous */
   int64_t out_stride_s;
   int64_t out_stride_h;
-  int32_t out_dtype;          /* FH_BF16; the reference also takes FH_F32 (unrounded) */
-  int32_t reserved;           /* 0 */
-  float *lse;                 /* [s_q, h_q], or NULL; natural log; heads contiguous */
+  float *lse;                  /* [s_q, h_q], or NULL; natural log; heads contiguous */
   int64_t lse_stride;
-  float *max_logits;          /* [s_q, h_q], or NULL; heads contiguous */
+  float *max_logits;           /* [s_q, h_q], or NULL; heads contiguous */
   int64_t max_logits_stride;
+  int32_t out_dtype;           /* FH_BF16; the reference also takes FH_F32 (unrounded) */
 
-  const fh_plan *plan;        /* packed: made by fh_plan_build from the same indices, topk_length and cu_seqlens_q; its sizes must fit the
-                                 call. NULL = built in the workspace */
-  void *workspace;            /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
+  /* How */
+  int32_t path;                /* an fh_path */
+  int32_t row_invariant;       /* 0, or 1: a row's result must not depend on its neighbours, bit for bit: FH_AUTO never packs,
+                                  FH_PACKED refuses, gather adds up in the same order however many rows there are */
+  int32_t h_pad;               /* heads the padded path computes: 0 (choose), 64 or 128, >= h_q */
+  int32_t group;               /* queries of a packed group: 0 = max(1, 64 / h_q); 1 .. 64 and group * h_q <= 64, or 1 */
+  int32_t reserved;            /* 0 */
+  void *workspace;             /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
   uint64_t workspace_bytes;
-  void *stream;               /* CUDA: cudaStream_t of the device, NULL = its own stream. CPU: must be NULL */
-  fh_counters *counters;      /* host memory that the call adds to, or NULL */
-  const fh_costs *costs;     /* the cost model that FH_AUTO compares by, or NULL: the device's own */
-
-  int64_t requests;           /* requests that the chunk packs, 0 .. 2^31 - 1; 0 = one, and no cu_seqlens_q */
-  const int32_t *cu_seqlens_q; /* [requests + 1] contiguous: first row of each request, ascending from 0 to s_q, which is below 2^31
-                                 then. No packed group holds rows of two requests */
+  void *stream;                /* CUDA: cudaStream_t of the device, NULL = its own stream. CPU: must be NULL */
+  const fh_plan *plan;         /* made by fh_plan_build from the same indices, topk_length and cu_seqlens_q; its sizes must fit
+                                  the call. NULL = built in the workspace where it is needed */
+  const fh_costs *costs;       /* the cost model that FH_AUTO compares by, or NULL: the device's own */
+  fh_counters *counters;       /* host memory that the call adds to, or NULL */
 } fh_call;
 
-/* Zero the struct, set struct_size and the sizes, contiguous strides for all arrays (q and out with h_q heads a row), sm_scale =
- * d_qk^-0.5, d_v = 512, path FH_AUTO, out_dtype FH_BF16. Pointers are left NULL for the caller to set. Checks nothing. */
-void fh_call_init(fh_call *call, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk);
+/* Fill the struct of struct_size bytes: the sizes, contiguous strides for all arrays (q and out with h_q heads a row), sm_scale =
+ * d_qk^-0.5, d_v = 512, path FH_AUTO, out_dtype FH_BF16, NULL for the pointers, which the caller sets, and 0 for the rest. The
+ * sizes are not checked. struct_size is sizeof(fh_call). */
+fh_status fh_call_init(fh_call *call, uint64_t struct_size, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk);
 
 /* Everything fh_sparse_fwd would refuse, without running: sizes, pointers, strides, alignment, overlap, support; not the workspace.
  * Index values are data, not arguments: no value of theirs is refused.
@@ -392,18 +401,22 @@ fh_status fh_path_get_info(int32_t path, fh_path_info *info);
 /* The path's name: "auto", "reference", "padded", "gather", "packed". Returns NULL if path is not an fh_path. */
 const char *fh_path_name(int32_t path);
 
-/* Which paths really ran, and what they did. The caller zeroes it (struct_size aside) and reads it. On CUDA the host does not
- * know what the lists hold and counts every row as topk valid keys: calls and rows are exact, the other three the most that it
- * can have been. Nor does it know which groups a call with FH_AUTO packed: its rows are then counted as rows[FH_AUTO], and what
- * became of them stands in the plan (packed_from), where the caller built it. A call in a graph is counted when it is recorded,
- * not when it is launched. */
+/*
+ * Counts what calls did: which path and kernel ran and how much work it was. Zero the struct, set struct_size, pass it to calls,
+ * read it afterwards. A call in a graph is counted when it is recorded, not when it is launched.
+ *
+ * On CUDA the host does not know what the lists hold. It counts every row as topk valid keys: calls and rows are exact, flops and
+ * bytes are the most that they can have been. Nor does the host know which groups an FH_AUTO call packed: such rows are counted
+ * in rows[FH_AUTO], and fh_plan.packed_from says what became of them where the caller built the plan.
+ */
 struct fh_counters {
   uint64_t struct_size;
-  uint64_t calls[5];       /* by fh_path: calls with rows on this path; [FH_AUTO] counts the calls that asked for auto */
-  uint64_t rows[5];        /* query rows by the path that computed them; [FH_AUTO]: see above, 0 on a CPU */
   uint64_t useful_flops;   /* 2 * h_q * (d_qk + d_v) for every valid key of every row */
   uint64_t executed_flops; /* the same product over heads and keys that the kernel really multiplied, padding included */
   uint64_t bytes;          /* KV rows fetched, q read, out, lse and max_logits written, lists and plan read; bytes */
+  uint64_t calls[16];      /* [FH_MAX_PATHS] by fh_path: calls with rows on this path; [FH_AUTO]: calls that asked for auto */
+  uint64_t rows[16];       /* [FH_MAX_PATHS] query rows by the path that computed them; [FH_AUTO]: see above, 0 on a CPU */
+  char kernel[64];         /* the kernel of the last call, "sm90 gather"; two that shared its rows: "sm90 packed + sm90 gather" */
 };
 
 /* ---- Plan: what neighbouring queries share --------------------------------------------------------------------------------- */
@@ -436,18 +449,18 @@ struct fh_counters {
  */
 struct fh_plan {
   uint64_t struct_size;
-  int64_t s_q;
-  int64_t groups;      /* m + (s_q - m) / group, m = min(max(requests, 1), s_q); ceil(s_q / group) for one request */
-  int32_t group;       /* queries of a group */
-  int32_t s_kv;        /* KV rows of the call it was built from: all tokens are below */
-  int64_t capacity;    /* entries there is room for in each group: group * topk */
-  int32_t *token;      /* [groups, capacity] KV row of each entry */
-  uint64_t *member;    /* [groups, capacity] which queries of the group chose it */
-  int32_t *entries;    /* [groups] */
-  int32_t *order;      /* [groups] group numbers in the order described above */
-  int32_t *keys;       /* [s_q] valid keys of each row, repeats counted */
-  int64_t requests;    /* of the call it was built from */
-  int64_t *first;      /* [groups + 1] first row of each group; first[groups] = s_q */
+  int64_t s_q;          /* of the call it was built from, as are requests, group and s_kv */
+  int64_t requests;
+  int64_t groups;       /* m + (s_q - m) / group, m = min(max(requests, 1), s_q); ceil(s_q / group) for one request */
+  int64_t capacity;     /* entries there is room for in each group: group * topk */
+  int32_t group;        /* queries of a group */
+  int32_t s_kv;         /* KV rows: all tokens are below */
+  int32_t *token;       /* [groups, capacity] KV row of each entry */
+  uint64_t *member;     /* [groups, capacity] which queries of the group chose it */
+  int32_t *entries;     /* [groups] */
+  int32_t *order;       /* [groups] group numbers in the order described above */
+  int32_t *keys;        /* [s_q] valid keys of each row, repeats counted */
+  int64_t *first;       /* [groups + 1] first row of each group; first[groups] = s_q */
   int32_t *packed_from; /* [1] groups at the start of order that FH_AUTO does not pack */
 };
 
@@ -492,10 +505,11 @@ struct fh_costs {
 /* GFLOP that the path multiplies for this work, padding included. 0 for a path that is none or not on offer. */
 double fh_work_gflop(const fh_work *work, int32_t path);
 
-/* Expected microseconds of each path in cost_us[FH_PATHS] (indexed by fh_path; +inf where not on offer) and the cheapest of padded,
- * gather and packed in *path; ties go to the earlier. The numbers of *costs must be finite. A pure function. row_invariant
- * excludes packed. */
-fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us);
+/* Sets *path to the cheapest of padded, gather and packed, the earlier one of equals, and cost_us[0 .. count - 1] to the expected
+ * microseconds of the paths 0 .. count - 1: +inf where a path is not on offer. cost_us may be NULL if count is 0. row_invariant 1
+ * excludes packed. The numbers of *costs must be finite. A pure function. */
+fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us,
+                          int32_t count);
 
 /*
  * How FH_AUTO begins, before it knows what the lists share: *packs is 1 where it lets a plan say which groups are packed
@@ -579,8 +593,8 @@ typedef struct fh_gate {
 
 enum { FH_GATE_MIN_SQ = 2048 }; /* the published default */
 
-/* enabled = 1, min_sq = FH_GATE_MIN_SQ. */
-void fh_gate_init(fh_gate *gate);
+/* Fill the struct of struct_size bytes, sizeof(fh_gate): enabled = 1, min_sq = FH_GATE_MIN_SQ. */
+fh_status fh_gate_init(fh_gate *gate, uint64_t struct_size);
 
 /* Read the two settings as vLLM spells them (VLLM_DSV41_FEWHEAD_PREFILL: 1/0, true/false, yes/no, on/off in any case;
  * VLLM_DSV41_FEWHEAD_MIN_SQ: a whole non-negative decimal number). NULL or "" = default; gate->struct_size must be set. A value

@@ -71,7 +71,7 @@ extern "C" {
 /* cdef:begin */
 
 enum {
-  FH_PROVIDER_ABI = 1,    /* changes when an older plug-in could no longer be called */
+  FH_PROVIDER_ABI = 2,    /* changes when an older plug-in could no longer be called */
   FH_PROVIDER_TEXT = 512, /* bytes of every `text` */
   FH_PROVIDER_CPU = 1 << 1, /* bits of `devices`, by fh_device_kind */
   FH_PROVIDER_CUDA = 1 << 2

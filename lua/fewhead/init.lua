@@ -36,7 +36,7 @@ end
 
 return setmetatable(M, {
   __name = "fewhead library",
-  -- VERSION, "0.1.0", is that of the header and so of the library, whose load checks that they agree.
+  -- VERSION, "0.2.0", is that of the header and so of the library, whose load checks that they agree.
   __index = function(self, name)
     if name == "VERSION" then
       local v = require("fewhead.base.ffi").C.FH_VERSION

@@ -113,7 +113,7 @@ static void close_state(void *made) { free(made); }
 
 int32_t fm_padded_heads(const fm_state *state, const fh_device_info *device, int32_t h_q) {
   static const int32_t counts[] = {8, 16, 32, 64, 128};
-  const int few = state->extension.few_heads && device->isa == 90;
+  const int few = state->extension.few_heads && device->capability == 90;
   for (size_t i = few ? 0 : 3; i < sizeof counts / sizeof *counts; i++)
     if (counts[i] >= h_q && counts[i] >= state->least_heads) return counts[i];
   return 0;
@@ -125,7 +125,7 @@ int64_t fm_padded_width(int64_t topk) {
 
 static fh_status supports(void *opened, const fh_device_info *device, const fh_call *call, char *text) {
   const fm_state *state = opened;
-  if (device->kind != FH_DEVICE_CUDA || (device->isa != 90 && device->isa / 10 != 10))
+  if (device->kind != FH_DEVICE_CUDA || (device->capability != 90 && device->capability / 10 != 10))
     return fm_fail(FH_ERR_UNSUPPORTED, text, "needs a CUDA device of capability 9.0 or 10.x, not %s", device->name);
   const struct { const char *name; int64_t stride; } strides[] = {
       {"q_stride_s", call->q_stride_s},         {"q_stride_h", call->q_stride_h},     {"kv_stride", call->kv_stride},

@@ -147,13 +147,13 @@ describe("a library", function()
     local VERSION = "local F = require 'fewhead.base.ffi' print(F.path, F.C.fh_version())"
 
     it("is found from where the modules lie", function()
-      assert.equal(folder .. "usr/lib/libfewhead.so\t100", (luajit(VERSION, { lua = modules, cd = "/" })))
+      assert.equal(folder .. "usr/lib/libfewhead.so\t200", (luajit(VERSION, { lua = modules, cd = "/" })))
     end)
 
     it("is else found by the system's loader, and if nowhere, both places are named", function()
       local elsewhere = folder .. "elsewhere"
       shell(("mkdir %s && mv %susr/lib/libfewhead.so %s"):format(elsewhere, folder, elsewhere))
-      assert.equal("libfewhead.so\t100", (luajit(VERSION, { lua = modules, env = "LD_LIBRARY_PATH=" .. elsewhere })))
+      assert.equal("libfewhead.so\t200", (luajit(VERSION, { lua = modules, env = "LD_LIBRARY_PATH=" .. elsewhere })))
       local message = "fewhead: no library: looked for %susr/lib/libfewhead.so %s and libfewhead.so in the system's library " ..
         "folders %s: run make install in a checkout of fewhead"
       assert.equal(message:format(folder, ABSENT, ABSENT), (luajit(LOAD, { lua = modules })))

@@ -4,8 +4,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "cpu/cpu.h"
 #include "internal.h"
 #include "refuse.h"
+
+#define CALL_LEAST FH_UP_TO(fh_call, workspace_bytes) /* what no call can do without */
 
 /* ---- Allocations are counted, where a program may stand in front of its C library and no sanitizer does so already -------- */
 
@@ -88,7 +91,7 @@ static void free_fixture(void) {
 
 static fh_call good_call(void) {
   fh_call call;
-  fh_call_init(&call, S_Q, S_KV, H_Q, D, TOPK);
+  fh_call_init(&call, sizeof call, S_Q, S_KV, H_Q, D, TOPK);
   call.q = fix.q;
   call.kv = fix.kv;
   call.indices = fix.indices;
@@ -141,7 +144,7 @@ static void refused(const fh_call *call, fh_status status, const char *text, int
 static void initial(void) {
   fh_call call;
   memset(&call, 0xee, sizeof call);
-  fh_call_init(&call, 7, 9, 8, 576, 11);
+  fh_call_init(&call, sizeof call, 7, 9, 8, 576, 11);
   CHECK_INT(call.struct_size, sizeof call);
   CHECK_INT(call.path, FH_AUTO);
   CHECK_INT(call.s_q, 7);
@@ -163,8 +166,22 @@ static void initial(void) {
   CHECK_INT(call.lse_stride, 8);
   CHECK_INT(call.max_logits_stride, 8);
   CHECK(!call.q && !call.out && !call.plan && !call.counters && !call.stream);
-  fh_call_init(NULL, 1, 1, 1, 512, 1);
-  fh_call_init(&call, INT64_MAX, INT64_MIN, INT32_MIN, INT32_MIN, -1); /* checks nothing, overflows nothing */
+  REFUSED(fh_call_init(NULL, sizeof call, 1, 1, 1, 512, 1), FH_ERR_ARGUMENT, "fh_call: got NULL, wanted a pointer");
+  call.s_q = 77;
+  REFUSED(fh_call_init(&call, 8, 1, 1, 1, 512, 1), FH_ERR_VERSION,
+          text_of("fh_call.struct_size: got 8, wanted %zu (at least %zu), set by the caller", sizeof call, CALL_LEAST));
+  REFUSED(fh_call_init(&call, sizeof call + 8, 1, 1, 1, 512, 1), FH_ERR_VERSION,
+          text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8, sizeof call,
+                  CALL_LEAST));
+  CHECK_INT(call.s_q, 77);
+  /* a smaller struct: what stands behind it stays */
+  memset(&call, 0xff, sizeof call);
+  CHECK_INT(fh_call_init(&call, CALL_LEAST, 1, 1, 1, 512, 1), FH_OK);
+  CHECK_INT(call.struct_size, CALL_LEAST);
+  CHECK(call.workspace == NULL && call.workspace_bytes == 0);
+  CHECK_INT((intptr_t)call.stream, -1);
+  CHECK_INT((intptr_t)call.counters, -1);
+  fh_call_init(&call, sizeof call, INT64_MAX, INT64_MIN, INT32_MIN, INT32_MIN, -1); /* checks nothing, overflows nothing */
 
   static const char *const names[] = {"auto", "reference", "padded", "gather", "packed"};
   for (int32_t path = 0; path < FH_PATHS; path++) CHECK_STR(fh_path_name(path), names[path]);
@@ -180,10 +197,10 @@ static void sizes(void) {
   REFUSED(fh_sparse_fwd(fix.device, NULL), FH_ERR_ARGUMENT, "fh_call: got NULL, wanted a pointer");
 
   BAD(call.struct_size = 0, FH_ERR_VERSION,
-      text_of("fh_call.struct_size: got 0, wanted %zu (at least %zu), set by the caller", sizeof call, offsetof(fh_call, lse)));
+      text_of("fh_call.struct_size: got 0, wanted %zu (at least %zu), set by the caller", sizeof call, CALL_LEAST));
   BAD(call.struct_size = sizeof call + 8, FH_ERR_VERSION,
       text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8, sizeof call,
-              offsetof(fh_call, lse)));
+              CALL_LEAST));
   BAD(call.path = 5, FH_ERR_ARGUMENT, "path: got 5, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
   BAD(call.path = -1, FH_ERR_ARGUMENT, "path: got -1, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
   BAD(call.row_invariant = 2, FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
@@ -330,7 +347,7 @@ static void overlap(void) {
   BAD(call.lse = (float *)(void *)fix.kv, FH_ERR_OVERLAP, "lse: its memory overlaps kv" APART);
   BAD((call.lse = NULL, call.max_logits = fix.sink), FH_ERR_OVERLAP, "max_logits: its memory overlaps attn_sink" APART);
   BAD(call.counters = (fh_counters *)memset(fix.out, 0xff, 8), FH_ERR_VERSION,
-      text_of("fh_counters.struct_size: got 18446744073709551615, wanted 112 (at least 48), set by the caller"));
+      text_of("fh_counters.struct_size: got 18446744073709551615, wanted 352 (at least 288), set by the caller"));
 
   /* q in heads 0 .. 7 of a 64-head buffer, out in others of the same rows */
   GOOD((call.q = fix.out, call.out = fix.out + 8 * 512));
@@ -384,14 +401,6 @@ static void older_struct(void) {
   CHECK_INT(fh_sparse_fwd(fix.device, &older.call), FH_OK);
   CHECK(memcmp(want, fix.out, S_Q * HEADS * D * 2) == 0);
   CHECK(!untouched(fix.lse, S_Q * H_Q * 4));
-  /* nor past out: no lse, no workspace; q_stride and all that a result needs are there */
-  memset(fix.lse, 0xff, S_Q * H_Q * 4);
-  older.call.struct_size = offsetof(fh_call, lse);
-  uint64_t bytes = 1;
-  CHECK_INT(fh_workspace_bytes(fix.device, &older.call, &bytes), FH_OK);
-  const fh_status status = fh_sparse_fwd(fix.device, &older.call);
-  CHECK_INT(status, bytes ? FH_ERR_WORKSPACE : FH_OK);
-  CHECK(untouched(fix.lse, S_Q * H_Q * 4));
   free(want);
 }
 
@@ -403,7 +412,7 @@ static void workspace(void) {
     CHECK_INT(fh_workspace_bytes(fix.device, &call, &bytes), FH_OK);
     CHECK_INT(bytes % 64, 0);
     fh_call no_pointers;
-    fh_call_init(&no_pointers, S_Q, S_KV, H_Q, D, TOPK);
+    fh_call_init(&no_pointers, sizeof no_pointers, S_Q, S_KV, H_Q, D, TOPK);
     no_pointers.path = path;
     CHECK_INT(fh_workspace_bytes(fix.device, &no_pointers, &bare), FH_OK);
     CHECK_INT(bare, bytes);
@@ -444,7 +453,7 @@ static void workspace(void) {
   for (int64_t rows = 1; rows <= 4096; rows *= 8)
     for (int32_t heads = 1; heads <= 128; heads *= 2) {
       uint64_t all[FH_PATHS] = {0}, invariant = 0;
-      fh_call_init(&call, rows, 5000, heads, 512, 640);
+      fh_call_init(&call, sizeof call, rows, 5000, heads, 512, 640);
       for (call.path = 0; call.path < FH_PATHS; call.path++)
         CHECK_INT(fh_workspace_bytes(fix.device, &call, &all[call.path]), FH_OK);
       call.path = FH_AUTO;
@@ -459,17 +468,17 @@ static void workspace(void) {
   /* the largest sizes that are accepted, on every path and head count */
   for (int32_t path = 0; path < FH_PATHS; path++)
     for (int32_t heads = 1; heads <= 128; heads += 127) {
-      fh_call_init(&call, (int64_t)1 << 40, INT32_MAX, heads, 576, 65536);
+      fh_call_init(&call, sizeof call, (int64_t)1 << 40, INT32_MAX, heads, 576, 65536);
       call.path = path;
       CHECK_INT(fh_workspace_bytes(fix.device, &call, &bytes), FH_OK);
       CHECK(bytes < (uint64_t)1 << 63);
-      fh_call_init(&call, 1, INT32_MAX, heads, 576, INT32_MAX / 64);
+      fh_call_init(&call, sizeof call, 1, INT32_MAX, heads, 576, INT32_MAX / 64);
       call.path = path;
       CHECK_INT(fh_workspace_bytes(fix.device, &call, &bytes), FH_OK);
       CHECK(bytes < (uint64_t)1 << 63);
     }
   /* lists too long to pack leave auto its other paths */
-  fh_call_init(&call, 1, INT32_MAX, 8, 576, INT32_MAX);
+  fh_call_init(&call, sizeof call, 1, INT32_MAX, 8, 576, INT32_MAX);
   CHECK_INT(fh_workspace_bytes(fix.device, &call, &bytes), FH_OK);
 }
 
@@ -528,7 +537,15 @@ static int64_t valid_keys(void) {
   return keys;
 }
 
+/* "cpu avx2" of the device that the tests run on. */
+static const char *isa_of_device(void) {
+  fh_device_info info = {.struct_size = sizeof info};
+  CHECK_INT(fh_device_get_info(fix.device, &info), FH_OK);
+  return fhk_cpu_isa_name(info.isa);
+}
+
 static void counters(void) {
+  const char *isa = isa_of_device();
   const uint64_t useful = (uint64_t)valid_keys() * 2 * H_Q * (D + 512);
   for (int32_t path = FH_REFERENCE; path < FH_PATHS; path++) {
     fh_counters all = {.struct_size = sizeof all};
@@ -549,15 +566,16 @@ static void counters(void) {
     CHECK_INT(all.executed_flops, 2 * once.executed_flops);
     CHECK_INT(all.bytes, 2 * once.bytes);
 
-    fh_counters older = {.struct_size = offsetof(fh_counters, useful_flops), .useful_flops = 5, .bytes = 6};
+    CHECK_STR(all.kernel, path == FH_REFERENCE ? "cpu reference" : text_of("cpu %s %s", isa, fh_path_name(path)));
+
+    fh_counters older = {.struct_size = offsetof(fh_counters, kernel), .kernel = "mine"};
     call.counters = &older;
     CHECK_INT(fh_sparse_fwd(fix.device, &call), FH_OK);
     CHECK_INT(older.rows[path], S_Q);
-    CHECK_INT(older.useful_flops, 5); /* past the caller's struct */
-    CHECK_INT(older.bytes, 6);
+    CHECK_STR(older.kernel, "mine"); /* past the caller's struct */
   }
   fh_counters odd = {.struct_size = 9};
-  BAD(call.counters = &odd, FH_ERR_VERSION, "fh_counters.struct_size: got 9, wanted 112 (at least 48), set by the caller");
+  BAD(call.counters = &odd, FH_ERR_VERSION, "fh_counters.struct_size: got 9, wanted 352 (at least 288), set by the caller");
   fh_counters *inside = memset(fix.lse, 0, sizeof *inside);
   inside->struct_size = sizeof *inside;
   BAD(call.counters = inside, FH_ERR_OVERLAP, "lse: its memory overlaps counters" APART);
@@ -693,6 +711,7 @@ static void parts_of(int32_t rows_path, int64_t requests, const int32_t *cu_seql
     CHECK_INT(counted.calls[FH_AUTO], 1);
     CHECK_INT(counted.calls[rows_path], rows > 0);
     CHECK_INT(counted.calls[FH_PACKED], rows < S_Q);
+    CHECK_STR(counted.kernel, text_of("cpu %s packed + cpu %s %s", isa_of_device(), isa_of_device(), fh_path_name(rows_path)));
   }
   /* a row that must not depend on its neighbours is never packed, whatever the plan says */
   fh_counters counted = {.struct_size = sizeof counted};

@@ -34,7 +34,7 @@ static void costs(void) {
   const fh_costs costs = {sizeof costs, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}, {0, 0, 0}};
   int32_t path = -1;
   double us[FH_PATHS];
-  CHECK_INT(fh_costs_choose(&costs, &work, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&costs, &work, 0, &path, us, FH_PATHS), FH_OK);
   CHECK(isinf(us[FH_AUTO]) && us[FH_AUTO] > 0);
   CHECK(isinf(us[FH_REFERENCE]) && us[FH_REFERENCE] > 0);
   CHECK(fabs(us[FH_PADDED] - (10 + 0.5 * 1000 + 2 * 65.536)) < 1e-9);
@@ -44,26 +44,26 @@ static void costs(void) {
 
   fh_costs other = costs;
   other.packed.unit_us = 1;
-  CHECK_INT(fh_costs_choose(&other, &work, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &work, 0, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_PACKED);
-  CHECK_INT(fh_costs_choose(&other, &work, 1, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &work, 1, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_GATHER);
   CHECK(isinf(us[FH_PACKED]));
   fh_work none = work;
   none.groups = 0;
-  CHECK_INT(fh_costs_choose(&other, &none, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &none, 0, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_GATHER);
   CHECK(isinf(us[FH_PACKED]));
   other.gather.call_us = 1000;
-  CHECK_INT(fh_costs_choose(&other, &none, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&other, &none, 0, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_PADDED);
 
   /* ties go to the earlier */
   const fh_costs flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
-  CHECK_INT(fh_costs_choose(&flat, &work, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&flat, &work, 0, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_PADDED);
   const fh_costs native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
-  CHECK_INT(fh_costs_choose(&native, &work, 0, &path, us), FH_OK);
+  CHECK_INT(fh_costs_choose(&native, &work, 0, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_GATHER);
 }
 
@@ -72,31 +72,31 @@ static void refusals(void) {
   const fh_work work = some_work();
   int32_t path = 77;
   double us[FH_PATHS] = {5};
-  REFUSED(fh_costs_choose(NULL, &work, 0, &path, us), FH_ERR_ARGUMENT, "fh_costs: got NULL, wanted a pointer");
-  REFUSED(fh_costs_choose(&costs, NULL, 0, &path, us), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
-  REFUSED(fh_costs_choose(&costs, &work, 0, NULL, us), FH_ERR_ARGUMENT, "path: got NULL, wanted a pointer");
-  REFUSED(fh_costs_choose(&costs, &work, 0, &path, NULL), FH_ERR_ARGUMENT, "cost_us: got NULL, wanted a pointer");
-  REFUSED(fh_costs_choose(&costs, &work, 2, &path, us), FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
+  REFUSED(fh_costs_choose(NULL, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT, "fh_costs: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, NULL, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, &work, 0, NULL, us, FH_PATHS), FH_ERR_ARGUMENT, "path: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, &work, 0, &path, NULL, 1), FH_ERR_ARGUMENT, "cost_us: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, &work, 2, &path, us, FH_PATHS), FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
   fh_costs odd = costs;
   odd.gather.gflop_us = NAN;
-  REFUSED(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
+  REFUSED(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
           "costs.gather: got call_us 1, unit_us 1, gflop_us nan, wanted finite numbers");
   odd = costs;
   odd.plan.unit_us = -INFINITY;
-  REFUSED(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT,
+  REFUSED(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
           "costs.plan: got call_us 1, unit_us -inf, gflop_us 1, wanted finite numbers");
   odd = costs;
   odd.packed.call_us = INFINITY;
-  CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_ARGUMENT);
+  CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT);
   odd = costs;
   odd.struct_size = 0;
-  CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us), FH_ERR_VERSION);
+  CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_VERSION);
 
 #define WORK(field, value, text)                                                   \
   do {                                                                             \
     fh_work bad = work;                                                            \
     bad.field = value;                                                             \
-    REFUSED(fh_costs_choose(&costs, &bad, 0, &path, us), FH_ERR_SHAPE, text);    \
+    REFUSED(fh_costs_choose(&costs, &bad, 0, &path, us, FH_PATHS), FH_ERR_SHAPE, text);    \
     CHECK(fh_work_gflop(&bad, FH_PADDED) == 0);                                    \
   } while (0)
   WORK(rows, -1, "work.rows: got -1, wanted 0 .. 9223372036854775807");
@@ -112,7 +112,7 @@ static void refusals(void) {
   WORK(reserved, 1, "work.reserved: got 1, wanted 0 .. 0");
   fh_work sized = work;
   sized.struct_size++;
-  CHECK_INT(fh_costs_choose(&costs, &sized, 0, &path, us), FH_ERR_VERSION);
+  CHECK_INT(fh_costs_choose(&costs, &sized, 0, &path, us, FH_PATHS), FH_ERR_VERSION);
   CHECK_INT(path, 77);
   CHECK(us[0] == 5);
 }

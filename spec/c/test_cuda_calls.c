@@ -13,13 +13,13 @@ static void open_fake(fake *f, int32_t capability, int32_t portable_only) {
   *f = (fake){.cuda = {.gpu = {.multiprocessors = 132, .capability = capability}, .portable_only = portable_only}};
   f->device.back_end = &fh_cuda_back_end;
   f->device.state = &f->cuda;
-  f->device.info = (fh_device_info){.struct_size = sizeof f->device.info, .kind = FH_DEVICE_CUDA, .threads = 132,
-                                     .isa = capability};
+  f->device.info = (fh_device_info){.struct_size = sizeof f->device.info, .kind = FH_DEVICE_CUDA, .multiprocessors = 132,
+                                     .capability = capability};
 }
 
 static fh_call call_of(int32_t path, int64_t s_q, int32_t h_q) {
   fh_call call;
-  fh_call_init(&call, s_q, 10240, h_q, 512, 640);
+  fh_call_init(&call, sizeof call, s_q, 10240, h_q, 512, 640);
   call.path = path;
   return call;
 }
@@ -36,15 +36,19 @@ static void paths(void) {
   open_fake(&ada, 89, 0);
   open_fake(&forced, 90, 1);
   for (int32_t path = 0; path < FH_PATHS; path++) {
-    CHECK_INT(fh_device_has_path(&h200.device, path), 1);
-    CHECK_INT(fh_device_has_path(&ada.device, path), path != FH_PACKED);
-    CHECK_INT(fh_device_has_path(&forced.device, path), path != FH_PACKED);
+    CHECK_INT(fh_device_has_path(&h200.device, path, 0), 1);
+    CHECK_INT(fh_device_has_path(&h200.device, path, 64), 1);
+    CHECK_INT(fh_device_has_path(&h200.device, path, 65), path != FH_PACKED);
+    CHECK_INT(fh_device_has_path(&ada.device, path, 8), path != FH_PACKED);
+    CHECK_INT(fh_device_has_path(&forced.device, path, 8), path != FH_PACKED);
   }
   const fh_call call = call_of(FH_PACKED, 100, 8);
   uint64_t bytes = 0;
-  for (int i = 0; i < 2; i++)
-    REFUSED(fh_workspace_bytes(i ? &forced.device : &ada.device, &call, &bytes), FH_ERR_UNSUPPORTED,
-            "path packed: not on CUDA with the kernels it uses, wanted compute capability 9.0; use gather or padded");
+  REFUSED(fh_workspace_bytes(&ada.device, &call, &bytes), FH_ERR_UNSUPPORTED,
+          "path packed on CUDA: required compute capability 9.0, the device has 8.9; use gather or padded");
+  REFUSED(fh_workspace_bytes(&forced.device, &call, &bytes), FH_ERR_UNSUPPORTED,
+          "path packed on CUDA: required kernels for compute capability 9.0, which FEWHEAD_FORCE_PORTABLE=1 leaves out; "
+          "use gather or padded");
   CHECK_INT(fh_plan_bytes(&ada.device, &call, &bytes), FH_OK); /* plans are for every device */
   CHECK(bytes >= 13 * 8 * 640 * 12);
   for (int32_t h_q = 1; h_q <= 64; h_q++) {
@@ -53,7 +57,7 @@ static void paths(void) {
   }
   const fh_call many = call_of(FH_PACKED, 100, 65);
   REFUSED(fh_workspace_bytes(&h200.device, &many, &bytes), FH_ERR_UNSUPPORTED,
-          "h_q: got 65 on path packed, wanted at most 64 on CUDA; use gather or padded");
+          "path packed on CUDA: required h_q <= 64, got 65; use gather or padded");
 }
 
 static fh_plan plan_of(const fh_call *call, int32_t group) {
@@ -93,13 +97,13 @@ static answer ask(int32_t capability, int64_t s_q, int32_t h_q) {
   fh_cuda_costs(&f.device, &call, &costs);
   fh_work work = {.struct_size = sizeof work, .rows = s_q, .keys = s_q * 640, .h_q = h_q, .h_pad = call.h_pad,
                   .group = call.group, .d_qk = 512, .d_v = 512};
-  CHECK_INT(fh_costs_choose(&costs, &work, 0, &a.rows, a.us), FH_OK);
+  CHECK_INT(fh_costs_choose(&costs, &work, 0, &a.rows, a.us, FH_PATHS), FH_OK);
   CHECK_INT(a.rows, fh_rows_path(&call, &costs));
   if (capability != 90 || call.group == 1) return a;
   work.groups = (s_q + call.group - 1) / call.group;
   work.entries = s_q * 640 / 3;
   int32_t path = 0;
-  CHECK_INT(fh_costs_choose(&costs, &work, 0, &path, a.us), FH_OK);
+  CHECK_INT(fh_costs_choose(&costs, &work, 0, &path, a.us, FH_PATHS), FH_OK);
   CHECK_INT(fh_costs_packs(&costs, &work, 0, 1, &a.on_plan), FH_OK);
   CHECK_INT(fh_costs_packs(&costs, &work, 0, 0, &a.builds), FH_OK);
   /* the workspace holds a plan where one is built, and nowhere else */

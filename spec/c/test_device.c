@@ -109,10 +109,15 @@ static void cpu_has_no_streams(void) {
   fh_stream_destroy(NULL, &stream);
   fh_graph_free(&graph);
   fh_graph_free(NULL);
-  for (int32_t path = 0; path < FH_PATHS; path++) CHECK_INT(fh_device_has_path(device, path), 1);
-  CHECK_INT(fh_device_has_path(device, -1), 0);
-  CHECK_INT(fh_device_has_path(device, FH_PATHS), 0);
-  CHECK_INT(fh_device_has_path(NULL, FH_GATHER), 0);
+  for (int32_t path = 0; path < FH_PATHS; path++) {
+    CHECK_INT(fh_device_has_path(device, path, 0), 1);
+    CHECK_INT(fh_device_has_path(device, path, 128), 1);
+    CHECK_INT(fh_device_has_path(device, path, 129), 0);
+    CHECK_INT(fh_device_has_path(device, path, -1), 0);
+  }
+  CHECK_INT(fh_device_has_path(device, -1, 0), 0);
+  CHECK_INT(fh_device_has_path(device, FH_PATHS, 0), 0);
+  CHECK_INT(fh_device_has_path(NULL, FH_GATHER, 0), 0);
   fh_device_close(&device);
 }
 

@@ -18,12 +18,12 @@ static fh_gate parse(const char *prefill, const char *min_sq, const char *warnin
 
 static void settings(void) {
   fh_gate gate = {0};
-  fh_gate_init(&gate);
+  fh_gate_init(&gate, sizeof gate);
   CHECK_INT(gate.struct_size, sizeof gate);
   CHECK_INT(gate.enabled, 1);
   CHECK_INT(gate.min_sq, 2048);
   CHECK_INT(FH_GATE_MIN_SQ, 2048);
-  fh_gate_init(NULL);
+  REFUSED(fh_gate_init(NULL, sizeof gate), FH_ERR_ARGUMENT, "fh_gate: got NULL, wanted a pointer");
 
   CHECK_INT(parse(NULL, NULL, "").enabled, 1);
   CHECK_INT(parse(NULL, NULL, "").min_sq, 2048);
@@ -108,7 +108,7 @@ static void environment(void) {
 
 static void rule(void) {
   fh_gate gate;
-  fh_gate_init(&gate);
+  fh_gate_init(&gate, sizeof gate);
   static const struct { int64_t local, padded, s_q; int32_t native; } published[] = {
       {8, 64, 2048, 1}, {8, 64, 2047, 0}, {8, 64, 8192, 1}, {63, 64, 2048, 1}, {64, 64, 8192, 0}, {65, 64, 8192, 0},
       {0, 64, 8192, 0}, {-1, 64, 8192, 0}, {64, 128, 2048, 1}, {127, 128, 2048, 1}, {128, 128, 2048, 0}, {8, 0, 2048, 0},

@@ -10,7 +10,7 @@ static int32_t indices[S_Q * (TOPK + 5)], topk_length[S_Q];
 
 static fh_call a_call(void) {
   fh_call call;
-  fh_call_init(&call, S_Q, S_KV, 8, 512, TOPK);
+  fh_call_init(&call, sizeof call, S_Q, S_KV, 8, 512, TOPK);
   call.indices = indices;
   call.indices_stride = TOPK + 5;
   call.topk_length = topk_length;
@@ -180,13 +180,13 @@ static void refusals(fh_device *device) {
   free(memory);
 
   /* nothing to plan */
-  fh_call_init(&call, 0, 0, 8, 512, 5);
+  fh_call_init(&call, sizeof call, 0, 0, 8, 512, 5);
   CHECK_INT(fh_plan_bytes(device, &call, &bytes), FH_OK);
   memory = aligned_alloc(64, (bytes + 127) / 64 * 64);
   CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
   CHECK_INT(plan.groups, 0);
   free(memory);
-  fh_call_init(&call, 3, 0, 8, 512, 0);
+  fh_call_init(&call, sizeof call, 3, 0, 8, 512, 0);
   CHECK_INT(fh_plan_bytes(device, &call, &bytes), FH_OK);
   memory = aligned_alloc(64, (bytes + 127) / 64 * 64);
   CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);

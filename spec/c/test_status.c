@@ -75,13 +75,13 @@ static void struct_sizes(void) {
 }
 
 static void version(void) {
-  CHECK_INT(fh_version(), 100);
+  CHECK_INT(fh_version(), 200);
   CHECK_INT(fh_struct_bytes("fh_device_options"), 16);
   CHECK_INT(fh_struct_bytes("fh_device_info"), sizeof(fh_device_info));
   CHECK_INT(fh_struct_bytes("fh_view_info"), sizeof(fh_view_info));
   CHECK_INT(fh_struct_bytes("fh_path_info"), 8 + 8 * 4 + 16);
   CHECK_INT(fh_struct_bytes("fh_call"), sizeof(fh_call));
-  CHECK_INT(fh_struct_bytes("fh_counters"), 14 * 8);
+  CHECK_INT(fh_struct_bytes("fh_counters"), 4 * 8 + 2 * 16 * 8 + 64);
   CHECK_INT(fh_struct_bytes("fh_plan"), sizeof(fh_plan));
   CHECK_INT(fh_struct_bytes("fh_work"), sizeof(fh_work));
   CHECK_INT(fh_struct_bytes("fh_path_cost"), 24);
@@ -91,7 +91,7 @@ static void version(void) {
   CHECK_INT(fh_struct_bytes("fh_cal"), 0);
   CHECK_INT(fh_struct_bytes(""), 0);
   CHECK_INT(fh_struct_bytes(NULL), 0);
-  CHECK(strncmp(fh_build_info(), "fewhead 0.1.0, commit ", 22) == 0);
+  CHECK(strncmp(fh_build_info(), "fewhead 0.2.0, commit ", 22) == 0);
   CHECK(strchr(fh_build_info(), '\n') == NULL);
 }
 

@@ -224,7 +224,7 @@ describe("a provider", function()
       providers[i], names[i] = record.provider .. " " .. record.provider_version, record.path
     end
     assert.same({ "padded", "gather", "loops", "toy" }, names)
-    assert.same({ "fewhead 0.1.0", "fewhead 0.1.0", "loops 1.0", "toy 0.3 (as asked)" }, providers)
+    assert.same({ "fewhead 0.2.0", "fewhead 0.2.0", "loops 1.0", "toy 0.3 (as asked)" }, providers)
     local r = json.decode(json.encode(c:record("loops")))
     assert.equal("padded", r.verdict.against)
     local useful = 2 * 8 * (512 + 512) * assert(small():problem(dev)).valid_keys

@@ -203,7 +203,7 @@ local function describe(self, what, path, outputs, o, level)
   o = args.options(what, o, CALL_OPTIONS, level + 1)
   local case, s_q = self.case, self.s_q
   local call = ffi.new("fh_call")
-  C.fh_call_init(call, s_q, case.s_kv, case.h_q, case.d_qk, case.topk)
+  C.fh_call_init(call, ffi.sizeof(call), s_q, case.s_kv, case.h_q, case.d_qk, case.topk)
   call.path, call.h_pad, call.sm_scale = provider and C.FH_AUTO or F.paths[path], case.h_pad, case.sm_scale
   if o.row_invariant ~= nil then
     call.row_invariant = args.boolean(what .. ": row_invariant", o.row_invariant, level + 1) and 1 or 0
@@ -328,8 +328,9 @@ local function run_provider(self, provider, call)
 end
 
 --- Run once. Returns { path = what really ran, "gather+packed" where both did, rows =, by_path = { [path] = its rows },
--- useful_flops =, executed_flops =, bytes = } | nil, the library's message. On a GPU, whose library counts every list as full and
--- no key as shared, the last three are that times the share of the lists that is valid keys; for packed on a given plan the last
+-- kernel = the kernel that ran, "sm90 packed + sm90 gather" where two shared the rows (nil for a provider), useful_flops =,
+-- executed_flops =, bytes = } | nil, the library's message. On a GPU, whose library counts every list as full and no key as
+-- shared, the last three are that times the share of the lists that is valid keys; for packed on a given plan the last
 -- two are that times the share that its entries are instead; where the device shared the rows out itself, path is "auto" and the
 -- last two are nil. A provider's work has no bytes, and executed_flops only where the provider tells them; one that fails while
 -- it runs gives true as third result.
@@ -353,7 +354,8 @@ function Problem:run(path, outputs, options)
     local n = tonumber(counters.rows[number])
     if n > 0 then ran[#ran + 1], rows, by_path[F.path_names[number]] = F.path_names[number], rows + n, n end
   end
-  local work = { path = ran[1] and table.concat(ran, "+") or path, rows = rows, by_path = by_path }
+  local work = { path = ran[1] and table.concat(ran, "+") or path, rows = rows, by_path = by_path,
+    kernel = ffi.string(counters.kernel) }
   local listed, useful, fetched = rows * self.case.topk, 1, 1
   if self.device.kind == "cuda" and listed > 0 then
     useful = self.valid_keys / listed

@@ -1,7 +1,7 @@
 --- What is here: version, library, devices, the settings in force and which optional parts were found. Behind `fewhead info`.
 --
 --     local info = require "fewhead.cli.info"
---     print(info.version())          --> fewhead 0.1.0, commit 1f2e3d4c5b6a, gcc 12.2.0, without CUDA
+--     print(info.version())          --> fewhead 0.2.0, commit 1f2e3d4c5b6a, gcc 12.2.0, without CUDA
 --     os.exit(info.main { "--device", "cpu" }, true)
 local device = require "fewhead.device.device"
 local exit = require "fewhead.cli.exit"
@@ -55,8 +55,7 @@ local function describe(name)
   local dev, err = device.open(name)
   if not dev then return nil, err end
   local info = dev:info()
-  row(name, ("%s, %s %d, isa %s, last-level cache %s, memory %s%s%s"):format(info.name,
-    dev.kind == "cpu" and "threads" or "multiprocessors", info.threads, info.isa, bytes_text(info.cache_bytes),
+  row(name, ("%s, %s, last-level cache %s, memory %s%s%s"):format(info.name, device.units(info), bytes_text(info.cache_bytes),
     bytes_text(info.memory_bytes), info.clock_mhz > 0 and (", clock up to %d MHz"):format(info.clock_mhz) or "",
     info.driver ~= "" and ", driver " .. info.driver or ""))
   dev:close()

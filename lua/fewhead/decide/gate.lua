@@ -33,7 +33,7 @@ Gate.__name = "gate"
 local function new(min_sq, enabled)
   local struct = ffi.new("fh_gate")
   struct.struct_size = ffi.sizeof("fh_gate")
-  C.fh_gate_init(struct)
+  C.fh_gate_init(struct, ffi.sizeof(struct))
   struct.min_sq, struct.enabled = min_sq, enabled and 1 or 0
   return setmetatable({ struct = struct, min_sq = min_sq, enabled = enabled }, Gate)
 end

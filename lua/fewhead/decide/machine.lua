@@ -176,7 +176,7 @@ function Machine:predict(work, h_q, d_qk, shared)
   local costs, reason = self:costs(h_q, d_qk, work.rows)
   if not costs then return nil, reason end
   local given, us, choice = work_of(work, h_q, d_qk), ffi.new("double[?]", C.FH_PATHS), ffi.new("int32_t[1]")
-  assert(F.check(C.fh_costs_choose(costs, given, 0, choice, us)))
+  assert(F.check(C.fh_costs_choose(costs, given, 0, choice, us, C.FH_PATHS)))
   local plan = costs.plan
   local found = { plan = plan.call_us + plan.unit_us * work.groups + plan.gflop_us * gflop(given, "gather") }
   for _, path in ipairs(PATHS) do found[path] = us[F.paths[path]] end

@@ -22,7 +22,7 @@ Lists.__index = Lists
 
 function Lists:bare_call(path, _, options)
   local given, call = self.given, ffi.new("fh_call")
-  C.fh_call_init(call, given.s_q, given.s_kv, 1, 512, given.topk)
+  C.fh_call_init(call, ffi.sizeof(call), given.s_q, given.s_kv, 1, 512, given.topk)
   call.path, call.group, call.indices, call.topk_length = F.paths[path], options.group, given.indices, given.topk_length
   if self.offsets then call.requests, call.cu_seqlens_q = self.requests, self.offsets end
   return call

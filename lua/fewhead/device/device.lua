@@ -3,7 +3,7 @@
 --     local device = require "fewhead.device.device"
 --     local dev = assert(device.open("cpu", { threads = 2, isa = "avx2" }))
 --     print(dev, dev:info().threads)      --> cpu: Intel(R) Xeon(R) Processor, 2 threads, avx2   2
---     print(device.open("cuda:0"))        --> cuda:0: NVIDIA H200, 132 multiprocessors, sm_90
+--     print(device.open("cuda:0"))        --> cuda:0: NVIDIA H200, 132 multiprocessors, compute capability 9.0
 --
 -- Fields: dev.name (as opened), dev.kind ("cpu" or "cuda"), dev.handle (fh_device*; nil once closed).
 local args = require "fewhead.base.arguments"
@@ -17,7 +17,6 @@ local Device = { __name = "device" }
 Device.__index = Device
 
 local MAX_THREADS = 1024 -- fh_device_options
-local CUDA_PACKED_HEADS = 64 -- fewhead.h, "On CUDA"
 local ISAS = { unpack(F.isa_names) } -- without [0], which stands for none given
 
 --- An open device: returns v, or blames a caller as the checks of fh.arguments do.
@@ -84,18 +83,32 @@ function M.default()
   return default
 end
 
---- What the device is: { name= (the vendor's), kind=, ordinal=, threads= (CUDA: multiprocessors), isa= ("avx2"; CUDA: "sm_90"),
--- cache_bytes= (last level), memory_bytes=, driver=, clock_mhz=, memory_clock_mhz= (CUDA: the highest) }; 0 where unknown, driver
--- "" on a CPU.
+--- What the device is: { name= (the vendor's), kind=, ordinal=, cache_bytes= (last level), memory_bytes=, driver=, clock_mhz=,
+-- memory_clock_mhz= (CUDA: the highest) }; 0 where unknown, driver "" on a CPU. On a CPU also threads= and isa= ("avx2"); on CUDA
+-- multiprocessors= and capability= ("9.0").
 function Device:info()
   M.check("device:info", self)
   local info = assert(get_info(self.handle))
+  local function some(v) return v ~= 0 and v or nil end
+  local capability = some(info.capability)
   return {
-    name = ffi.string(info.name), kind = F.device_kind_names[info.kind], ordinal = info.ordinal, threads = info.threads,
-    isa = self.kind == "cpu" and F.isa_names[info.isa] or "sm_" .. info.isa,
+    name = ffi.string(info.name), kind = F.device_kind_names[info.kind], ordinal = info.ordinal, threads = some(info.threads),
+    isa = info.isa ~= 0 and F.isa_names[info.isa] or nil, multiprocessors = some(info.multiprocessors),
+    capability = capability and ("%d.%d"):format(math.floor(capability / 10), capability % 10),
     cache_bytes = tonumber(info.cache_bytes), memory_bytes = tonumber(info.memory_bytes), driver = ffi.string(info.driver),
     clock_mhz = info.clock_mhz, memory_clock_mhz = info.memory_clock_mhz,
   }
+end
+
+--- What computes on a device, from its info or a run's header, in words: "8 threads, avx512", or "132 multiprocessors, compute
+-- capability 9.0". A header from before 0.2 has a GPU's multiprocessors as threads and "sm_90" as isa, and is shown as it stands.
+function M.units(info)
+  local words = {}
+  if info.threads then words[#words + 1] = ("%d threads"):format(info.threads) end
+  if info.isa then words[#words + 1] = info.isa end
+  if info.multiprocessors then words[#words + 1] = ("%d multiprocessors"):format(info.multiprocessors) end
+  if info.capability then words[#words + 1] = "compute capability " .. info.capability end
+  return table.concat(words, ", ")
 end
 
 --- Wait until the device has done all it was given. Returns true, or nil and the reason.
@@ -109,9 +122,8 @@ end
 function Device:has_path(path, h_q)
   M.check("device:has_path", self)
   args.string("device:has_path: path", path)
-  if h_q ~= nil then args.integer("device:has_path: h_q", h_q, 1) end
-  if path == "packed" and self.kind == "cuda" and (h_q or 1) > CUDA_PACKED_HEADS then return false end
-  return F.paths[path] ~= nil and C.fh_device_has_path(self.handle, F.paths[path]) == 1
+  if h_q ~= nil then args.integer("device:has_path: h_q", h_q, 1, 2^31 - 1) end
+  return F.paths[path] ~= nil and C.fh_device_has_path(self.handle, F.paths[path], h_q or 0) == 1
 end
 
 --- Give the device back; tensors on it stay valid and keep what they need of it. Closing twice does nothing.
@@ -124,8 +136,7 @@ end
 function Device:__tostring()
   if not self.handle then return self.name .. " (closed)" end
   local info = self:info()
-  return ("%s: %s, %d %s, %s"):format(self.name, info.name, info.threads, self.kind == "cpu" and "threads" or "multiprocessors",
-    info.isa)
+  return ("%s: %s, %s"):format(self.name, info.name, M.units(info))
 end
 
 return M

@@ -62,9 +62,10 @@ local function random_hex()
   return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
---- The header for what runs on dev now: { id, commit, dirty, device, kind, driver, threads, isa, date, argv, build }. id is new
--- each time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil where it cannot be known, and
--- commit_note then says why; driver is "" on a CPU.
+--- The header for what runs on dev now: { id, commit, dirty, device, kind, driver, threads, isa, multiprocessors, capability,
+-- date, argv, build }. id is new each time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil
+-- where it cannot be known, and commit_note then says why; driver is "" on a CPU; a CPU has threads and isa, a GPU
+-- multiprocessors and capability ("9.0").
 function M.header(dev, argv)
   require("fewhead.device.device").check("run.header: device", dev)
   local typed = args.table("run.header: argv", argv or _G.arg or {})
@@ -76,6 +77,7 @@ function M.header(dev, argv)
   return {
     id = date:gsub("[-:]", "") .. "-" .. random_hex(), commit = commit, dirty = dirty, commit_note = reason, date = date,
     argv = list, device = info.name, kind = info.kind, driver = info.driver or "", threads = info.threads, isa = info.isa,
+    multiprocessors = info.multiprocessors, capability = info.capability,
     build = F.ffi.string(F.C.fh_build_info()),
   }
 end

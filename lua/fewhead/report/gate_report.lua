@@ -73,7 +73,7 @@ local function head_lines(sweep)
     end
   end
   if run.device then
-    lines[#lines + 1] = ("%s, %s threads, %s; commit %s%s; %s"):format(run.device, tostring(run.threads or "?"), run.isa or "?",
+    lines[#lines + 1] = ("%s, %s; commit %s%s; %s"):format(run.device, require("fewhead.device.device").units(run),
       tostring(run.commit):sub(1, 12), run.dirty and " with changes" or "", run.date)
     local words = {}
     for i, word in ipairs(run.argv or {}) do
