@@ -13,7 +13,7 @@ static int32_t *indices;
 
 static fh_call a_call(int32_t path) {
   fh_call call;
-  fh_call_init(&call, S_Q, S_KV, H_Q, 512, TOPK);
+  fh_call_init(&call, sizeof call, S_Q, S_KV, H_Q, 512, TOPK);
   call.path = path;
   call.q = q;
   call.kv = kv;
@@ -65,10 +65,10 @@ static void spoil(unsigned char *memory, uint64_t bytes, int how) {
 static void each_path(fh_device *device, int32_t path) {
   fh_call call = a_call(path);
   /* Costs by which FH_AUTO packs some groups and not all: 21 rows are two groups of 8 and one of 5. */
-  const fh_policy policy = {.struct_size = sizeof policy, .padded = {1e9, 0, 0}, .gather = {0, 1, 0}, .packed = {0, 7.5, 0}};
+  const fh_costs costs = {.struct_size = sizeof costs, .padded = {1e9, 0, 0}, .gather = {0, 1, 0}, .packed = {0, 7.5, 0}};
   fh_plan plan = {.struct_size = sizeof plan};
   uint64_t bytes = 0;
-  if (path == FH_AUTO) call.policy = &policy;
+  if (path == FH_AUTO) call.costs = &costs;
   CHECK_INT(fh_plan_bytes(device, &call, &bytes), FH_OK);
   unsigned char *memory = aligned_alloc(64, bytes);
   for (int how = 0; how < 27; how++) {

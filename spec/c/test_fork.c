@@ -16,7 +16,7 @@ static int32_t indices[ROWS * TOPK];
 /* q = 0 and KV row j equal to j: each row is the mean of the rows it lists, 3 and 5, which is 4 (bf16 0x4080). */
 static int four_everywhere(fh_device *device, int32_t path) {
   fh_call call;
-  fh_call_init(&call, ROWS, S_KV, 1, 512, TOPK);
+  fh_call_init(&call, sizeof call, ROWS, S_KV, 1, 512, TOPK);
   call.path = path;
   call.q = q;
   call.kv = kv;

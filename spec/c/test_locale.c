@@ -54,16 +54,16 @@ int main(void) {
   fh_device *device = open_cpu(1);
   fh_call call;
   uint64_t bytes;
-  fh_call_init(&call, 1, 1, 1, 512, 1);
+  fh_call_init(&call, sizeof call, 1, 1, 1, 512, 1);
   call.sm_scale = -0.125f;
   REFUSED(fh_workspace_bytes(device, &call, &bytes), FH_ERR_ARGUMENT, "sm_scale: got -0.125, wanted a finite number > 0");
-  fh_policy policy = {.struct_size = sizeof policy, .padded = {0.5, 0, 0}};
+  fh_costs costs = {.struct_size = sizeof costs, .padded = {0.5, 0, 0}};
   call.sm_scale = 1;
-  policy.padded.unit_us = 1 / 0.0;
+  costs.padded.unit_us = 1 / 0.0;
   call.path = FH_AUTO;
-  call.policy = &policy;
+  call.costs = &costs;
   REFUSED(fh_workspace_bytes(device, &call, &bytes), FH_ERR_ARGUMENT,
-          "policy.padded: got call_us 0.5, unit_us inf, gflop_us 0, wanted finite numbers");
+          "costs.padded: got call_us 0.5, unit_us inf, gflop_us 0, wanted finite numbers");
   snprintf(text, sizeof text, "%.1f", 0.5);
   CHECK_STR(text, "0,5"); /* the program's locale is as it was */
   fh_device_close(&device);

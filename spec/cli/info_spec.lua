@@ -34,7 +34,7 @@ describe("fewhead info", function()
 
   it("describes the CPU as the device module does, settings included", function()
     local out = info({}, { FEWHEAD_THREADS = "1", FEWHEAD_ISA = "generic" })
-    assert.matches(", threads 1, isa generic, last%-level cache [^,]+, memory [^,]+$", row(out, "cpu"))
+    assert.matches(", 1 threads, generic, last%-level cache [^,]+, memory [^,]+$", row(out, "cpu"))
     assert.is_truthy(row(out, "settings"):find("FEWHEAD_THREADS=1 (threads of the CPU device)", 1, true))
     assert.is_truthy(row(out, "settings"):find("FEWHEAD_ISA=generic (instruction set of the CPU device)", 1, true))
   end)

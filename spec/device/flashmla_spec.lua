@@ -205,7 +205,7 @@ describe("FlashMLA", function()
       return state[0]
     end
 
-    local info = ffi.new("fh_device_info", { kind = C.FH_DEVICE_CUDA, isa = 90 })
+    local info = ffi.new("fh_device_info", { kind = C.FH_DEVICE_CUDA, capability = 90 })
 
     it("says which operator it found, with its arguments", function()
       for optional = 0, 3 do
@@ -373,7 +373,7 @@ describe("FlashMLA", function()
         local state, job = ffi.new "void *[1]", ffi.new "void *[1]"
         assert(plug.open(%q, state, text) == 0)
         local stub = ffi.load %q
-        local info = ffi.new("fh_device_info", { kind = C.FH_DEVICE_CUDA, isa = 90 })
+        local info = ffi.new("fh_device_info", { kind = C.FH_DEVICE_CUDA, capability = 90 })
         local problem = case { s_q = 3, h_q = 8, s_kv = 160, topk = 128, pattern = "uniform", layout = "vllm" }
           :problem(device.open("cpu", { threads = 1 }))
         local call = problem:bare_call("padded", problem:outputs())
@@ -473,8 +473,8 @@ describe("FlashMLA", function()
         return tonumber(plug.supports(state, other, call, text)), said()
       end
       assert.same({ C.FH_OK, "" }, { reason {} })
-      assert.same({ C.FH_OK, "" }, { reason { isa = 100 } })
-      for _, change in ipairs { { isa = 80 }, { isa = 120 }, { kind = C.FH_DEVICE_CPU } } do
+      assert.same({ C.FH_OK, "" }, { reason { capability = 100 } })
+      for _, change in ipairs { { capability = 80 }, { capability = 120 }, { kind = C.FH_DEVICE_CPU } } do
         assert.same({ C.FH_ERR_UNSUPPORTED, "needs a CUDA device of capability 9.0 or 10.x, not a device" }, { reason(change) })
       end
       call.s_q = 2^25

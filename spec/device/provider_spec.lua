@@ -74,7 +74,7 @@ describe("fewhead_provider.h", function()
       local text = io.open(%q):read("*a"):match("\n/%%* cdef:begin %%*/\n(.-\n)/%%* cdef:end %%*/\n")
       ffi.cdef(text)
       print(ffi.C.FH_PROVIDER_ABI, ffi.sizeof("fh_provider_table"))]]):format(helper.root .. "lib/include/fewhead_provider.h"))
-    assert.equal("1\t112", output)
+    assert.equal("2\t112", output)
   end)
 end)
 
@@ -125,13 +125,13 @@ describe("provider.load", function()
     local bytes, least = F.ffi.sizeof, F.ffi.offsetof
     local call, info = bytes("fh_call"), bytes("fh_device_info")
     for i, wrong in ipairs {
-      { "FH_PROVIDER_HEAD, .abi = 7", "abi: got 7, wanted 1" },
+      { "FH_PROVIDER_HEAD, .abi = 7", "abi: got 7, wanted 2" },
       { "FH_PROVIDER_HEAD, .struct_size = 16", "struct_size: got 16, wanted 88 .. 112" },
       { "FH_PROVIDER_HEAD, .struct_size = 4096", "struct_size: got 4096, wanted 88 .. 112" },
       { "FH_PROVIDER_HEAD, .call_bytes = sizeof(fh_call) + 8",
-        ("call_bytes: got %d, wanted %d .. %d"):format(call + 8, least("fh_call", "lse"), call) },
+        ("call_bytes: got %d, wanted %d .. %d"):format(call + 8, least("fh_call", "stream"), call) },
       { "FH_PROVIDER_HEAD, .info_bytes = 8",
-        ("info_bytes: got 8, wanted %d .. %d"):format(least("fh_device_info", "name"), info) },
+        ("info_bytes: got 8, wanted %d .. %d"):format(least("fh_device_info", "threads"), info) },
     } do
       local path = plugin.toy(folder, "version" .. i, head .. wrong[1])
       assert.equal(('plug-in "%s": %s; build it with this library\'s header'):format(path, wrong[2]), refused(path))
