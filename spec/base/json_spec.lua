@@ -28,9 +28,12 @@ describe("json.encode", function()
   end)
 
   it("writes whole numbers without exponent and floats so that they round-trip", function()
-    assert.equal("[0,-3,9007199254740992,100000000000000000,-0]", json.encode { 0, -3, 2 ^ 53, 1e17, -0.0 })
+    assert.equal("[0,-3,9007199254740992,9007199254740994.0,1e+17,-0]",
+      json.encode { 0, -3, 2 ^ 53, 2 ^ 53 + 2, 1e17, -0.0 })
     assert.equal("[0.10000000000000001,1.0000000000000001e-05,0.5]", json.encode { 0.1, 1e-5, 0.5 })
-    for _, v in ipairs { 0.1, 1 / 3, 4.9406564584124654e-324, 1.7976931348623157e308, 3.4e-5, 812.40000000000009, 2 ^ 63 } do
+    for _, v in ipairs {
+      0.1, 1 / 3, 4.9406564584124654e-324, 1.7976931348623157e308, 3.4e-5, 812.40000000000009, 2 ^ 53 + 2, 1e17,
+    } do
       assert.equal(v, json.decode(json.encode(v)))
       assert.equal(-v, json.decode(json.encode(-v)))
     end
@@ -40,6 +43,8 @@ describe("json.encode", function()
     assert.equal('{"argv":[],"case":{}}', json.encode { argv = json.array {}, case = {} })
     assert.equal("[]", json.encode(json.decode("[]")))
     assert.equal("{}", json.encode(json.decode("{}")))
+    assert.equal([=[{"a":[[],{},[{}]],"b":"[]","c":"\"[ ]"}]=],
+      json.encode(json.decode([=[{"a":[[ ],{},[{}]],"b":"[]","c":"\"[ ]"}]=])))
   end)
 
   it("escapes what JSON must and keeps UTF-8; a byte that is no UTF-8 becomes U+FFFD", function()
@@ -84,6 +89,8 @@ describe("json.decode", function()
     assert.is_false(value.f)
     assert.equal(json.null, value.n)
     assert.equal("null", tostring(json.null))
+    assert.equal(json.null, json.decode("null"))
+    assert.equal("[null,{}]", json.encode(json.decode("[null, {}]")))
   end)
 
   it("reads escapes, surrogate pairs included", function()
@@ -100,6 +107,14 @@ describe("json.decode", function()
     assert.equal('json: a[2]: "0x10" is not a JSON number at character 9', why('{"a":[1,0x10]}'))
     assert.equal("json: a: 1e999 does not fit a double at character 6", why('{"a":1e999}'))
     assert.equal('json: [1]: "-Infinity" is not a JSON number at character 2', why("[-Infinity]"))
+    assert.equal("json: a.b[2]: 9007199254740993 is a whole number above 2^53, which a double may not hold at character 14",
+      why('{"a":{"b":[1,9007199254740993]}}'))
+    assert.equal("json: the value: 100000000000000000 is a whole number above 2^53, which a double may not hold at character 1",
+      why("100000000000000000"))
+    assert.equal(2 ^ 53, json.decode("9007199254740992"))
+    assert.equal(-1e17, json.decode("-1e17"))
+    assert.equal(9007199254740994, json.decode("9007199254740994.0"))
+    for _, text in ipairs { "-.5", "[1.]", "[-.5, 1]" } do assert.matches("is not a JSON number at character", why(text)) end
     for _, text in ipairs { "01", "1.", "1e", "-", "1.e5", "1e+", "0x1p4", "1_000", "12abc" } do
       assert.equal(('json: the value: %q is not a JSON number at character 1'):format(text), why(text))
     end
@@ -110,24 +125,27 @@ describe("json.decode", function()
 
   it("refuses text that is broken, cut short or goes on", function()
     local cases = {
-      [""] = "json: the value: the text ends too early at character 1",
-      ['{"a":1'] = "json: the value: wanted , or } at character 7",
-      ["[1,]"] = "json: [2]: wanted a value at character 4",
-      ["{1:2}"] = "json: the value: wanted a quoted key at character 2",
-      ['{"a" 1}'] = 'json: the value: wanted : after key "a" at character 6',
-      ['{"a":1,"a":2}'] = 'json: the value: key "a" stands twice at character 11',
-      ["1 2"] = "json: text after the value at character 3",
-      ['"abc'] = "json: the value: text without its closing quote at character 1",
+      [""] = "json: expected value but found T_END at character 1",
+      ['{"a":1'] = "json: expected comma or object end but found T_END at character 7",
+      ["[1,]"] = "json: expected value but found T_ARR_END at character 4",
+      ["{1:2}"] = "json: expected object key string but found T_NUMBER at character 2",
+      ['{"a" 1}'] = "json: expected colon but found T_NUMBER at character 6",
+      ['{"a":1,"a":2}'] = 'json: the value: key "a" stands twice at character 8',
+      [ [[{"x":[0,{"b":":","\u0062":2}]}]] ] = 'json: x[2]: key "b" stands twice at character 18',
+      ["1 2"] = "json: expected the end but found T_NUMBER at character 3",
+      ['"abc'] = "json: expected value but found unexpected end of string at character 5",
       ['"a\tb"'] = "json: the value: a raw control character in text at character 3",
-      [ [["\x"]] ] = "json: the value: unknown escape at character 2",
-      [ [["\ud800"]] ] = "json: the value: half a surrogate pair at character 2",
+      ['["a\nb"]'] = "json: [1]: a raw control character in text at character 4",
+      ["[1]\0"] = "json: the value: byte 0 is not JSON at character 4",
+      [ [["\x"]] ] = "json: expected value but found invalid escape code at character 2",
+      [ [["\ud800"]] ] = "json: expected value but found invalid unicode escape code at character 2",
     }
     for text, message in pairs(cases) do
       local value, err = json.decode(text)
       assert.is_nil(value)
       assert.equal(message, err)
     end
-    assert.matches("more than 200 levels", select(2, json.decode(("["):rep(1000))))
+    assert.matches("too many nested data structures %(201%)", select(2, json.decode(("["):rep(1000))))
   end)
 
   it("blames the caller who passes something else than text", function()

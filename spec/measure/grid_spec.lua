@@ -111,7 +111,7 @@ describe("grid.file", function()
       end)
       return message
     end
-    assert.matches("^FILE:2: json: the value: wanted , or } at character", why("{\"group\":1"))
+    assert.matches("^FILE:2: json: expected comma or object end but found T_END at character", why("{\"group\":1"))
     assert.equal("FILE:2: got 3, wanted an object", why("3"))
     assert.equal("FILE:2: h_q: got nil, wanted a number", why((LINE:gsub('"h_q":128,', ""))))
     assert.equal('FILE:2: attn_sink: got "yes", wanted a boolean', why((LINE:gsub('"attn_sink":true', '"attn_sink":"yes"'))))

@@ -4,8 +4,8 @@
 --   print(json.encode { path = "gather", time = { median_us = 0.1 }, argv = json.array {} })
 --   for value, line in json.lines("records.jsonl") do print(line, value.path) end
 --
--- Numbers round-trip (%.17g), NaN and infinity can be neither written nor read, and every refusal names the key path. It needs
--- nothing but LuaJIT, so that a checkout can be driven before anything is installed.
+-- Writing is ours: numbers round-trip (%.17g), and NaN and infinity are refused by their key path. Reading is lua-cjson's, which
+-- is loaded at the first read. What lua-cjson takes and JSON does not hold is looked for afterwards and refused.
 
 local M = {}
 
@@ -13,7 +13,7 @@ local M = {}
 M.null = setmetatable({}, { __tostring = function() return "null" end })
 
 local MAX_DEPTH = 200       -- deeper than any record; stops a table that holds itself
-local WHOLE_LIMIT = 2 ^ 63  -- whole numbers below it are written without an exponent
+local WHOLE_LIMIT = 2 ^ 53  -- a double holds every whole number up to it
 
 local arrays = setmetatable({}, { __mode = "k" })
 local orders = setmetatable({}, { __mode = "k" })
@@ -92,8 +92,9 @@ end
 local function number(v, path)
   if v ~= v then refuse(path, "NaN", "a finite number") end
   if v == math.huge or v == -math.huge then refuse(path, v > 0 and "inf" or "-inf", "a finite number") end
-  if v == math.floor(v) and math.abs(v) < WHOLE_LIMIT then return ("%.0f"):format(v) end
-  return ("%.17g"):format(v)
+  if v == math.floor(v) and math.abs(v) <= WHOLE_LIMIT then return ("%.0f"):format(v) end
+  local text = ("%.17g"):format(v)
+  return text:find("[.e]") and text or text .. ".0" -- read back as a number that is not whole by its spelling
 end
 
 -- Is t a list? Its keys are 1 .. #t and nothing else; {} is an object unless marked.
@@ -171,139 +172,176 @@ end
 
 -- ---- Reading (RFC 8259, nothing more)
 
-local UNESCAPES = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
-local LITERALS = { t = { "true", true }, f = { "false", false }, n = { "null", M.null } }
+local WORDS = { ["true"] = true, ["false"] = true, null = true }
+local LARGEST_WHOLE = "9007199254740992" -- WHOLE_LIMIT as text: a larger whole number may be another one when it is read
 
-local SHORT_DIGITS = 15 -- a whole number this short is exact in a double and needs no further check
-
-local function bad(path, at, message)
-  error({ refused = ("%s: %s at character %d"):format(place(path), message, at) }, 0)
+-- The parser, with settings of its own.
+local cjson
+local function parser()
+  if cjson then return cjson end
+  local found, module = pcall(require, "cjson")
+  if not found then error("fewhead: no Lua module cjson: make setup installs lua-cjson", 0) end
+  cjson = module.new()
+  cjson.decode_invalid_numbers(false)
+  cjson.decode_max_depth(MAX_DEPTH)
+  return cjson
 end
 
-local function skip(s, i) return s:find("[^ \t\r\n]", i) or #s + 1 end
+-- The text with each escape made two letters: every quote that is left begins or ends a string.
+local function without_escapes(text) return text:find("\\", 1, true) and (text:gsub("\\.", "__")) or text end
 
--- The code point as UTF-8.
-local function utf8_char(code)
-  local function tail(shift) return 0x80 + math.floor(code / 2 ^ shift) % 64 end
-  if code < 0x80 then return string.char(code) end
-  if code < 0x800 then return string.char(0xC0 + math.floor(code / 64), tail(0)) end
-  if code < 0x10000 then return string.char(0xE0 + math.floor(code / 4096), tail(6), tail(0)) end
-  return string.char(0xF0 + math.floor(code / 262144), tail(12), tail(6), tail(0))
-end
-
--- An escape whose backslash stands at i: its text and where it ends.
-local function read_escape(s, i, path)
-  local c = s:sub(i + 1, i + 1)
-  if UNESCAPES[c] then return UNESCAPES[c], i + 2 end
-  local code = tonumber(s:match("^\\u(%x%x%x%x)", i) or "", 16)
-  if not code then bad(path, i, "unknown escape") end
-  if code >= 0xDC00 and code <= 0xDFFF then bad(path, i, "half a surrogate pair") end
-  if code < 0xD800 or code > 0xDBFF then return utf8_char(code), i + 6 end
-  local low = tonumber(s:match("^\\u(%x%x%x%x)", i + 6) or "", 16)
-  if not low or low < 0xDC00 or low > 0xDFFF then bad(path, i, "half a surrogate pair") end
-  return utf8_char(0x10000 + (code - 0xD800) * 0x400 + low - 0xDC00), i + 12
-end
-
-local function read_string(s, i, path)
-  local stop = s:find('["\\%z\1-\31]', i + 1)
-  if stop and s:byte(stop) == 34 then return s:sub(i + 1, stop - 1), stop + 1 end
-  local parts, from = {}, i + 1
-  while true do
-    stop = s:find('["\\%z\1-\31]', from)
-    if not stop then bad(path, i, "text without its closing quote") end
-    parts[#parts + 1] = s:sub(from, stop - 1)
-    local byte = s:byte(stop)
-    if byte == 34 then return table.concat(parts), stop + 1 end
-    if byte ~= 92 then bad(path, stop, "a raw control character in text") end
-    parts[#parts + 1], from = read_escape(s, stop, path)
-  end
-end
-
-local function read_number(s, i, path)
-  local stop = select(2, s:find("^[%w_+.-]+", i))
-  local text = s:sub(i, stop)
+-- Why this is no JSON number that a double holds, or nil.
+local function number_fault(text)
   local whole, rest = text:match("^%-?(%d+)(.*)$")
   local exponent = rest and (rest:match("^%.%d+(.*)$") or rest:match("^[eE].*$") or rest == "" and "")
   if not exponent or #whole > 1 and whole:byte() == 48 or exponent ~= "" and not exponent:match("^[eE][+-]?%d+$") then
-    bad(path, i, ("%q is not a JSON number"):format(text))
+    return ("%q is not a JSON number"):format(text)
   end
-  local v = tonumber(text)
-  if v == math.huge or v == -math.huge then bad(path, i, ("%s does not fit a double"):format(text)) end
-  return v, stop + 1
-end
-
-local read
-
-local function read_list(s, i, path, depth)
-  local list, n = M.array {}, 0
-  i = skip(s, i + 1)
-  if s:byte(i) == 93 then return list, i + 1 end
-  while true do
-    n = n + 1
-    list[n], i = read(s, i, path, n, depth + 1)
-    i = skip(s, i)
-    local byte = s:byte(i)
-    if byte == 93 then return list, i + 1 end
-    if byte ~= 44 then bad(path, i, "wanted , or ]") end
-    i = skip(s, i + 1)
+  if math.abs(tonumber(text)) == math.huge then return text .. " does not fit a double" end
+  if rest == "" and (#whole > #LARGEST_WHOLE or #whole == #LARGEST_WHOLE and whole > LARGEST_WHOLE) then
+    return text .. " is a whole number above 2^53, which a double may not hold"
   end
 end
 
-local function read_object(s, i, path, depth)
-  local object = {}
-  i = skip(s, i + 1)
-  if s:byte(i) == 125 then return object, i + 1 end
-  while true do
-    if s:byte(i) ~= 34 then bad(path, i, "wanted a quoted key") end
-    local key
-    key, i = read_string(s, i, path)
-    if object[key] ~= nil then bad(path, i, ("key %q stands twice"):format(key)) end
-    i = skip(s, i)
-    if s:byte(i) ~= 58 then bad(path, i, ("wanted : after key %q"):format(key)) end
-    object[key], i = read(s, skip(s, i + 1), path, key, depth + 1)
-    i = skip(s, i)
-    local byte = s:byte(i)
-    if byte == 125 then return object, i + 1 end
-    if byte ~= 44 then bad(path, i, "wanted , or }") end
-    i = skip(s, i + 1)
+-- The first thing in a text that JSON does not hold though lua-cjson may take it, with key path and place; nil when there is
+-- none. Whether brackets and commas are right is not its matter.
+local function objection(text)
+  local plain, above, at = without_escapes(text), {}, 1
+  local frame = {} -- where we are: name = the key or index, keys = those of this object so far
+  local function path()
+    local names = ""
+    for _, outer in ipairs(above) do names = key_path(names, outer.name) end
+    return place(key_path(names, frame.name))
   end
-end
-
--- The value that starts at i and the first character after it. (parent, key) is where it stands: they become text only for tables
--- and messages, since what files mostly hold is lists of numbers.
-function read(s, i, parent, key, depth)
-  local byte = s:byte(i)
-  if byte == 34 then return read_string(s, i, key_path(parent, key)) end
-  if byte == 45 or byte and byte >= 48 and byte <= 57 then
-    local from, to = s:find("^[1-9]%d*", i)
-    if from and to - from < SHORT_DIGITS and not s:find("^[%w_+.-]", to + 1) then
-      return tonumber(s:sub(from, to)), to + 1
+  local function bad(message) return ("%s: %s at character %d"):format(path(), message, at) end
+  local function string_ends()
+    local stop = plain:find('"', at + 1, true)
+    if not stop then return nil end
+    local control = text:find("[%z\1-\31]", at + 1)
+    if control and control < stop then
+      at = control
+      return nil, bad("a raw control character in text")
     end
-    return read_number(s, i, key_path(parent, key))
+    if plain:find("^[ \t\r\n]*:", stop + 1) and frame.keys then
+      local raw = text:sub(at + 1, stop - 1)
+      local known, key = true, raw
+      if raw:find("\\", 1, true) then known, key = pcall(parser().decode, text:sub(at, stop)) end
+      if known and frame.keys[key] then
+        frame.name = nil
+        return nil, bad(("key %q stands twice"):format(key))
+      end
+      if known then frame.keys[key], frame.name = true, key end
+    end
+    return stop + 1
   end
-  local path = key_path(parent, key)
-  if depth > MAX_DEPTH then bad(path, i, ("more than %d levels"):format(MAX_DEPTH)) end
-  if byte == 123 then return read_object(s, i, path, depth) end
-  if byte == 91 then return read_list(s, i, path, depth) end
-  local literal = byte and LITERALS[string.char(byte)]
-  local word = literal and literal[1]
-  if word and s:sub(i, i + #word - 1) == word and not s:find("^[%w_]", i + #word) then return literal[2], i + #word end
-  local given = s:match("^[%w_+.-]+", i)
-  bad(path, i, given and ("%q is not JSON"):format(given) or byte and "wanted a value" or "the text ends too early")
+  while true do
+    at = text:find("[^ \t\r\n:]", at)
+    if not at then return nil end
+    local c, stop, fault = text:sub(at, at), at + 1, nil
+    if c == '"' then stop, fault = string_ends()
+    elseif c == "{" or c == "[" then
+      above[#above + 1] = frame
+      frame = c == "{" and { keys = {} } or { name = 1 }
+    elseif c == "}" or c == "]" then
+      frame = table.remove(above) or {}
+    elseif c == "," then
+      if type(frame.name) == "number" then frame.name = frame.name + 1 end
+    else
+      local word = text:match("^[%w_+.-]+", at)
+      if not word then fault = bad(("byte %d is not JSON"):format(c:byte()))
+      elseif word:find("^%-?%d") or word:find("^%-") then
+        fault = number_fault(word)
+        fault = fault and bad(fault)
+      elseif not WORDS[word] then fault = bad(("%q is not JSON"):format(word)) end
+      stop = word and at + #word
+    end
+    if fault or not stop then return fault end
+    at = stop
+  end
 end
 
---- The value of a JSON text, objects and lists as tables (lists marked, null as json.null) | nil, message with key path and
--- place. What no record may hold is refused: NaN, infinities, hexadecimal, numbers beyond a double, keys given twice.
+local function is_space(byte) return byte == 32 or byte == 10 or byte == 13 or byte == 9 end
+local function is_digit(byte) return byte ~= nil and byte >= 48 and byte <= 57 end
+
+-- One walk over the bytes of a text: how many keys it has, whether something is there that lua-cjson takes and JSON does not
+-- hold, and whether a list without values is there. Text that is no JSON may give anything.
+local function survey(text)
+  local keys, doubtful, empty_list, in_string, last, i, n = 0, false, false, false, 0, 1, #text
+  while i <= n do
+    local byte = text:byte(i)
+    if in_string then
+      if byte == 92 then i = i + 1 -- a backslash: the next letter ends no string
+      elseif byte == 34 then in_string = false
+      elseif byte < 32 then doubtful = true end
+    elseif not is_space(byte) then
+      if byte == 34 then in_string = true
+      elseif byte == 58 then keys = keys + 1 -- a colon
+      elseif byte == 93 then empty_list = empty_list or last == 91 -- ] after [
+      elseif byte == 46 then doubtful = doubtful or not (is_digit(last) and is_digit(text:byte(i + 1))) -- a point
+      elseif byte < 32 then doubtful = true end
+      last = byte
+    end
+    i = i + 1
+  end
+  return keys, doubtful, empty_list
+end
+
+-- lua-cjson reads [] and {} as the same table, so a list without values goes to it with this one in it. The byte is no UTF-8.
+local EMPTY = "\255"
+
+local function mark_empty_lists(text)
+  local plain, parts, from, quotes = without_escapes(text), {}, 1, 0
+  for first, last in plain:gmatch("()%[[ \t\r\n]*()%]") do
+    local before = plain:sub(from, first - 1)
+    quotes = quotes + select(2, before:gsub('"', ""))
+    parts[#parts + 1] = text:sub(from, first - 1)
+    parts[#parts + 1] = quotes % 2 == 0 and '["' .. EMPTY .. '"]' or text:sub(first, last)
+    from = last + 1
+  end
+  return table.concat(parts) .. text:sub(from)
+end
+
+-- Turns what lua-cjson gave into what this module gives. Returns how many keys its objects have, and whether a number is so large
+-- that its text must be looked at.
+local function settle(t)
+  local keys, large = 0, false
+  if t[1] == EMPTY and #t == 1 then
+    t[1] = nil
+    arrays[t] = true
+    return 0, false
+  end
+  for key, v in pairs(t) do
+    if type(key) == "string" then keys = keys + 1 end
+    local kind = type(v)
+    if kind == "table" then
+      local inner, inner_large = settle(v)
+      keys, large = keys + inner, large or inner_large
+    elseif kind == "number" then large = large or v >= WHOLE_LIMIT or v <= -WHOLE_LIMIT
+    elseif kind == "userdata" then t[key] = M.null end
+  end
+  return keys, large
+end
+
+--- The value of a JSON text, objects and lists as tables (an empty list is marked), null as json.null | nil, message. The
+-- message has the place, and the key path where lua-cjson does not speak for itself. Refused besides what is no JSON: NaN,
+-- infinities, hexadecimal, numbers beyond a double, whole numbers above 2^53, keys given twice.
 function M.decode(text)
   if type(text) ~= "string" then error("json.decode: got " .. type(text) .. ", wanted text", 2) end
-  local ok, value, stop = pcall(read, text, skip(text, 1), "", nil, 1)
-  if ok then
-    stop = skip(text, stop)
-    if stop > #text then return value end
-    return nil, ("json: text after the value at character %d"):format(stop)
+  local keys, doubtful, empty_list = survey(text)
+  local ok, value = pcall(parser().decode, empty_list and mark_empty_lists(text) or text)
+  if not ok then
+    local why = objection(text) or select(2, pcall(cjson.decode, text)):gsub("^%u%l", string.lower)
+    return nil, "json: " .. why
   end
-  if type(value) ~= "table" then error(value, 0) end
-  return nil, "json: " .. value.refused
+  local found, large = 0, false
+  if type(value) == "table" then found, large = settle(value)
+  elseif type(value) == "number" then large = true
+  elseif type(value) == "userdata" then value = M.null end
+  if doubtful or large or found ~= keys then -- a key that stands twice is there once
+    local why = objection(text)
+    if why then return nil, "json: " .. why end
+  end
+  return value
 end
 
 --- Iterates over the values of a JSON-lines file: `for value, line in json.lines(path)`; blank lines are skipped. A file that
