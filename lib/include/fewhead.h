@@ -606,6 +606,18 @@ fh_status fh_gate_parse(const char *prefill, const char *min_sq, fh_gate *gate, 
 /* fh_gate_parse on the process environment. */
 fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes);
 
+/*
+ * Read the gate for calls of h_q heads, d_qk and topk from a gate table: a JSON file that `fewhead` measured on a device like this one
+ * (fh.gate_table in Lua writes it). Of several gates for the shape, measured on other lists, the strictest is taken. On failure *gate
+ * is unchanged and fh_error() names the file and both values:
+ *   FH_ERR_ARGUMENT     the file cannot be read or is no gate table: "FILE:LINE: reason"
+ *   FH_ERR_VERSION      another schema, or measured with another major.minor version of the library
+ *   FH_ERR_DEVICE       measured on another device: kind, name, multiprocessors and compute capability (CUDA), threads and
+ *                       instruction set (CPU) must be equal; the driver may differ
+ *   FH_ERR_UNSUPPORTED  no gate for this shape
+ */
+fh_status fh_gate_load(const char *path, const fh_device *device, int32_t h_q, int32_t d_qk, int64_t topk, fh_gate *gate);
+
 /* 64 for 1..64 heads, 128 for 65..128, 0 for anything else. */
 int32_t fh_padded_heads(int64_t heads);
 
