@@ -64,7 +64,8 @@ describe("args.integer", function()
     end
     assert.equal("case: s_q: got NaN, wanted a whole number in 0 .. 10", refused(args.integer, "case: s_q", NAN, 0, 10))
     assert.equal("case: s_q: got nil, wanted a whole number in 0 .. 10", refused(args.integer, "case: s_q", nil, 0, 10))
-    assert.equal("n: got 9007199254740992, wanted a whole number", refused(args.integer, "n", 2^53))
+    assert.equal("n: got 9007199254740992, wanted a whole number in -9007199254740991 .. 9007199254740991",
+      refused(args.integer, "n", 2^53))
     assert.equal("n: got 0, wanted a whole number >= 1", refused(args.integer, "n", 0, 1))
     assert.equal("n: got 6, wanted a whole number <= 5", refused(args.integer, "n", 6, nil, 5))
   end)

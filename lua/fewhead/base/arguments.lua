@@ -95,7 +95,9 @@ end
 --- A whole number in lo .. hi (either may be nil) that a double holds exactly. Returns it.
 function M.integer(what, v, lo, hi, level)
   if type(v) ~= "number" or v ~= math.floor(v) or math.abs(v) > EXACT or (lo and v < lo) or (hi and v > hi) then
-    refuse(what, v, within("a whole number", lo, hi), level)
+    -- A whole number that is refused only since a double does not hold it exactly: the message names that limit.
+    local large = type(v) == "number" and math.abs(v) > EXACT and math.abs(v) < math.huge
+    refuse(what, v, within("a whole number", large and (lo or -EXACT) or lo, large and (hi or EXACT) or hi), level)
   end
   return v
 end

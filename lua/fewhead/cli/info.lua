@@ -62,7 +62,7 @@ local function describe(name)
   return true
 end
 
---- Print it. Returns the exit status.
+--- Print it. Returns the exit status; ends with 1 and one line where a setting keeps the CPU or the chosen device from being opened.
 function M.main(argv)
   local opt = parser:read(argv)
   if opt.device then
@@ -79,9 +79,16 @@ function M.main(argv)
   row("Lua", jit.version .. ", " .. jit.arch)
   local names = device.names()
   if #names == 1 then names[2] = "cuda" end -- to hear why there is none
+  local wrong -- why a device cannot be opened that should be there
   for _, name in ipairs(names) do
     local ok, err = describe(name)
     if not ok then row(name, "none: " .. err) end
+    if not ok and name == "cpu" then wrong = err end -- its own settings alone keep a CPU from being opened
+  end
+  local chosen = device.default_name()
+  if not wrong and chosen ~= "cpu" then
+    local dev, err = device.open(chosen)
+    if dev then dev:close() else wrong = "FEWHEAD_DEVICE: " .. err:gsub("^name: ", "") end
   end
 
   local in_force, warning = gate.from_env()
@@ -103,6 +110,7 @@ function M.main(argv)
     .. absent:gsub("^no FlashMLA: ", ""))
   row("readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
     or "not found: the prompt reads plain lines")
+  if wrong then exit.with(exit.FAILED, "info: " .. wrong) end
   return 0
 end
 

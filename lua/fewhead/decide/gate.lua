@@ -30,13 +30,21 @@ local Gate = {}
 Gate.__index = Gate
 Gate.__name = "gate"
 
+-- A gate of the library's struct, which holds thresholds that no Lua number does: min_sq is then the nearest number.
+local function of(struct)
+  return setmetatable({ struct = struct, min_sq = tonumber(struct.min_sq), enabled = struct.enabled ~= 0 }, Gate)
+end
+
 local function new(min_sq, enabled)
   local struct = ffi.new("fh_gate")
   struct.struct_size = ffi.sizeof("fh_gate")
   C.fh_gate_init(struct, ffi.sizeof(struct))
   struct.min_sq, struct.enabled = min_sq, enabled and 1 or 0
-  return setmetatable({ struct = struct, min_sq = min_sq, enabled = enabled }, Gate)
+  return of(struct)
 end
+
+--- The threshold in digits, exact up to 9223372036854775807.
+function Gate:threshold() return (tostring(self.struct.min_sq):gsub("LL$", "")) end
 
 --- A gate: native heads from min_sq rows up (default 2048; 0 = always), never when enabled is false. options.cost, from
 -- fh.cost, lets explain() name times.
@@ -58,7 +66,7 @@ local function read(parse, where)
   local ok, err = F.check(parse(struct, warning))
   if not ok then error(where .. ": " .. err, 3) end
   local text = ffi.string(warning)
-  return new(tonumber(struct.min_sq), struct.enabled ~= 0), text ~= "" and text or nil
+  return of(struct), text ~= "" and text or nil
 end
 
 --- The gate that two setting texts mean, as vLLM spells them; nil or "" = default. Returns gate, warning: a text of one line for
@@ -124,11 +132,11 @@ function Gate:explain(query)
   elseif heads >= padded_heads then
     reason = ("%d local heads fill the %d padded ones: no head is padding"):format(heads, padded_heads)
   elseif s_q < self.min_sq then
-    reason = ("s_q %d < MIN_SQ %d"):format(s_q, self.min_sq)
+    reason = ("s_q %d < MIN_SQ %s"):format(s_q, self:threshold())
   elseif self.min_sq == 0 then
     reason = ("MIN_SQ 0 takes every chunk, and %d of %d heads are real"):format(heads, padded_heads)
   else
-    reason = ("s_q %d >= MIN_SQ %d, and %d of %d heads are real"):format(s_q, self.min_sq, heads, padded_heads)
+    reason = ("s_q %d >= MIN_SQ %s, and %d of %d heads are real"):format(s_q, self:threshold(), heads, padded_heads)
   end
   local cost_us, auto
   if self.cost and self.cost.heads == heads and s_q > 0 then
@@ -155,7 +163,7 @@ end
 function Gate:export_line()
   if self.undecided then return nil end
   if not self.enabled then return ("export %s=0"):format(M.PREFILL) end
-  return ("export %s=%.0f"):format(M.MIN_SQ, self.min_sq)
+  return ("export %s=%s"):format(M.MIN_SQ, self:threshold())
 end
 
 -- ---- Tensor parallelism -------------------------------------------------------------------------------------------------
@@ -230,14 +238,14 @@ end
 function Gate:__tostring()
   if not self.curves then
     if not self.enabled then return "gate: off, always padded" end
-    return self.min_sq == 0 and "gate: native at every s_q" or ("gate: native from s_q %.0f up"):format(self.min_sq)
+    return self.min_sq == 0 and "gate: native at every s_q" or ("gate: native from s_q %s up"):format(self:threshold())
   end
   local lines = {}
   for i, curve in ipairs(self.curves) do lines[i] = tostring(curve) end
   for _, note in ipairs(self.notes) do lines[#lines + 1] = "note: " .. note end
   lines[#lines + 1] = self.auto and tostring(self.auto)
   lines[#lines + 1] = self.undecided and M.UNDECIDED
-    or self.enabled and ("recommended MIN_SQ: %.0f"):format(self.min_sq) or "recommended: native off"
+    or self.enabled and ("recommended MIN_SQ: %s"):format(self:threshold()) or "recommended: native off"
   lines[#lines + 1] = self:export_line()
   return table.concat(lines, "\n")
 end

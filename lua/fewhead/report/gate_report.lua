@@ -124,7 +124,7 @@ function M.make(options)
   section { title = "Gate", lines = gate_lines(fitted), code = fitted:export_line() }
   local candidates = score.candidates(fitted, options.min_sq)
   if options.environment then
-    local set = options.environment.enabled and ("%.0f"):format(options.environment.min_sq) or "off"
+    local set = options.environment.enabled and options.environment:threshold() or "off"
     candidates[#candidates + 1] = { name = ("environment (%s)"):format(set), gate = options.environment }
   end
   section { title = "Gates on these cells", rows = score.cells(fitted.curves, candidates), columns = score.cell_columns,
