@@ -37,6 +37,13 @@ end
 --- Whether an error caught by pcall is Ctrl-C: luajit's handler raises this text in whatever Lua code runs.
 function M.is_interrupt(err) return type(err) == "string" and err:find("interrupted!$") ~= nil end
 
+--- The text of an error value, whatever it is: one whose __tostring raises, or gives no text, is named by its type.
+function M.text(err)
+  local ok, text = pcall(tostring, err)
+  if ok and type(text) == "string" then return text end
+  return ("an error value that cannot be shown (a %s whose __tostring fails)"):format(type(err))
+end
+
 -- An error on one line. After the first line of a failed require comes the list of files tried, which FEWHEAD_TRACE=1 shows.
 local function one_line(message)
   return message:match("^(.-module '[^']*' not found):") or (message:gsub("%s*\n%s*", " "))
@@ -49,8 +56,12 @@ function M.status(main)
   local ok, result = xpcall(main, function(err)
     if getmetatable(err) == Exit then return err end
     if M.is_interrupt(err) then return setmetatable({ status = M.INTERRUPTED, message = "fewhead: interrupted" }, Exit) end
-    local message = tostring(err)
-    return os.getenv("FEWHEAD_TRACE") == "1" and debug.traceback(message, 2) or one_line(message)
+    local message = M.text(err)
+    if os.getenv("FEWHEAD_TRACE") == "1" then return debug.traceback(message, 2) end
+    local options = package.loaded["fewhead.cli.options"]
+    local usage = options and options.in_option_words(message)
+    if usage then return setmetatable({ status = M.USAGE, message = one_line(usage) }, Exit) end
+    return one_line(message)
   end)
   local status, message
   if ok then status = result or 0

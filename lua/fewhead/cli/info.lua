@@ -62,7 +62,8 @@ local function describe(name)
   return true
 end
 
---- Print it. Returns the exit status; ends with 1 and one line where a setting keeps the CPU or the chosen device from being opened.
+--- Print it. Returns the exit status; ends with 1 and one line where a setting keeps the CPU or the chosen device from being
+-- opened.
 function M.main(argv)
   local opt = parser:read(argv)
   if opt.device then

@@ -207,8 +207,24 @@ function Options:parse(argv)
   return opt
 end
 
---- Parse, or end the script: with status 0 after --help, with status 2 and one line on stderr when the options are wrong.
+-- The parser that read the options of the script that runs.
+local reader
+
+--- An error that blames a line of code for a value which an option brought, in the words of that option: "x.lua:54: pattern file:
+-- s_q: got 257, wanted .." becomes "overlap: --s-q: got 257, wanted ..". nil for a message about anything else.
+function M.in_option_words(message)
+  local what, rest = tostring(message):match("^(.-): (got .*)$")
+  local key = what and what:match("([%w_]+)$")
+  if not reader or not key then return nil end
+  for _, option in ipairs(reader.list) do
+    if option.metavar and option.key == key then return ("%s: %s: %s"):format(reader.name, option.flag, rest) end
+  end
+end
+
+--- Parse, or end the script: with status 0 after --help, with status 2 and one line on stderr when the options are wrong. A value
+-- that is refused later, where it is used, is blamed on its option too.
 function Options:read(argv)
+  reader = self
   local opt, err = self:parse(argv)
   if opt then return opt end
   if not err then exit.with(0) end

@@ -32,7 +32,7 @@ local function sorted_keys(t)
   table.sort(keys, function(a, b)
     if type(a) ~= type(b) then return type(a) < type(b) end
     if type(a) == "number" or type(a) == "string" then return a < b end
-    return tostring(a) < tostring(b)
+    return exit.text(a) < exit.text(b)
   end)
   return keys
 end
@@ -80,7 +80,9 @@ function show(value, depth, above)
   local speaks = type(meta) == "table" and meta.__tostring
   if type(value) == "table" and not speaks then return show_table(value, depth, above) end
   if type(value) == "number" or type(value) == "string" then return args.show(value) end
-  return tostring(value)
+  local ok, text = pcall(tostring, value)
+  if ok and type(text) == "string" then return text end
+  return ("a %s whose __tostring fails: %s"):format(type(value), exit.text(text))
 end
 
 --- How the prompt prints a value: tables by their contents, anything with a __tostring by that, strings in quotes. Text of
@@ -196,7 +198,7 @@ function M.main(argv)
   local function fail(err)
     failed = true
     io.stdout:flush()
-    io.stderr:write(exit.is_interrupt(err) and "interrupted" or tostring(err), "\n")
+    io.stderr:write(exit.is_interrupt(err) and "interrupted" or exit.text(err), "\n")
   end
 
   local typed -- lines of a statement that is not complete yet
