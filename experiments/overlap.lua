@@ -53,9 +53,10 @@ local preset = fh.preset.get(opt.model .. " tp8") -- neither lists nor d_qk depe
 local function captured()
   local lists = need(fh.pattern.make("file", { indices = opt.indices, s_q = opt.s_q }))
   if not opt.topk_length then return lists end
-  local lengths = need(fh.npy.load(opt.topk_length))
-  if #lengths.shape ~= 1 or lengths.shape[1] < lists.s_q then
-    fail(fh.cli.FAILED, ("%s: got shape {%s}, wanted {%d}"):format(opt.topk_length, table.concat(lengths.shape, ", "), lists.s_q))
+  local lengths, rows = need(fh.npy.load(opt.topk_length)), need(fh.npy.load(opt.indices)).shape[1]
+  if #lengths.shape ~= 1 or lengths.shape[1] ~= rows then
+    fail(fh.cli.FAILED, ("--topk-length: got %s of shape {%s}, wanted {%d}: one number for each row of --indices"):format(
+      opt.topk_length, table.concat(lengths.shape, ", "), rows))
   end
   lists.topk_length = lengths.data
   return lists
@@ -82,6 +83,10 @@ end
 
 local machine = need(fh.machine.open(opt.on))
 local rows = need(fh.overlap.measure(lists, { cu_seqlens_q = offsets }))
+if rows[1].keys == 0 then
+  local whose = opt.indices or "pattern " .. opt.pattern
+  fail(fh.cli.FAILED, whose .. ": no list names a valid KV row, so there is nothing to share")
+end
 local worst, missing = 0, nil
 for _, row in ipairs(rows) do
   row.h_q = 64 / row.group

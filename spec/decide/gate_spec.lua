@@ -401,16 +401,16 @@ describe("gate.fit", function()
     for _, r in ipairs(records({ [256] = 0.1 }, { status = "fail" })) do list[#list + 1] = r end
     local g = gate.fit(list)
     assert.equal(128, g.min_sq)
-    assert.same({ "2 records left out: no time, or parity did not pass" }, g.notes)
+    assert.same({ "2 records left out: no time, no valid key, or parity did not pass" }, g.notes)
   end)
 
   it("refuses records that answer nothing, or two questions", function()
     local g, err = gate.fit {}
     assert.is_nil(g)
-    assert.equal("gate.fit: got 0 records (0 without a time or without parity), wanted padded and a native path of one s_q", err)
+    assert.equal("gate.fit: got 0 records (0 without a time, parity or a valid key), wanted padded and a native path of one s_q", err)
     g, err = gate.fit({ record("padded", 64, 1), record("gather", 128, 1) }, { native = "gather" })
     assert.is_nil(g)
-    assert.equal("gate.fit: got 2 records (0 without a time or without parity), wanted padded and gather of one s_q", err)
+    assert.equal("gate.fit: got 2 records (0 without a time, parity or a valid key), wanted padded and gather of one s_q", err)
     local list = records { [64] = 2 }
     for _, r in ipairs(records({ [64] = 2 }, { h_q = 16 })) do list[#list + 1] = r end
     g, err = gate.fit(list)

@@ -155,8 +155,8 @@ describe("experiments/overlap.lua", function()
     refused("FOLDER/flat.npy: got shape {16}, wanted {s_q, topk} or {s_q, 1, topk}", 1, "--indices", folder .. "flat.npy")
     helper.write(folder .. "a.npy", four())
     helper.write(folder .. "short.npy", npy(lists_of(FOUR).indices, 3, "3,"))
-    refused("FOLDER/short.npy: got shape {3}, wanted {4}", 1, "--indices", folder .. "a.npy", "--topk-length",
-      folder .. "short.npy")
+    refused("--topk-length: got FOLDER/short.npy of shape {3}, wanted {4}: one number for each row of --indices", 1, "--indices",
+      folder .. "a.npy", "--topk-length", folder .. "short.npy")
     refused("cu_seqlens_q: got 3 last, wanted s_q = 4", 1, "--indices", folder .. "a.npy", "--on", "cpu", "--cu-seqlens-q",
       "0,3")
     refused('--cu-seqlens-q: got x, wanted whole numbers, 0 first and s_q last', 2, "--indices", folder .. "a.npy",

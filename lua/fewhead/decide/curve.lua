@@ -134,14 +134,16 @@ end
 -- | "undecided", where an unclear point could turn the answer; min_sq = the smallest measured s_q from which native is never
 -- slower, 0 for always, nil for never and undecided; notes; records. Prints as
 -- one line.
--- Second result: how many records were left out because they have no time or their parity did not pass.
+-- Second result: how many records were left out because they have no time, their parity did not pass or no list had a valid key.
 function M.from(records, options)
   args.table("curve.from: records", records, 2)
   options = args.options("curve.from", options, { "native" }, 2)
   local wanted = args.enum("curve.from: native", options.native or "best", { "best", "gather", "packed" }, 2)
   local by_key, list, left_out = {}, {}, 0
   for _, record in ipairs(records) do
-    if not record.time or record.parity.status ~= "pass" then
+    -- What multiplied nothing says nothing about what multiplying costs.
+    local empty = record.work and record.work.useful_flops == 0
+    if not record.time or record.parity.status ~= "pass" or empty then
       left_out = left_out + 1
     else
       local key, case = key_of(record), record.case

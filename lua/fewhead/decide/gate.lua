@@ -210,7 +210,7 @@ function M.fit(sweep, options)
   local native = args.enum("gate.fit: native", options.native or "best", { "best", "gather", "packed" }, 2)
   local curves, left_out = require("fewhead.decide.curve").from(records, { native = native })
   if #curves == 0 then
-    return nil, ("gate.fit: got %d records (%d without a time or without parity), wanted padded and %s of one s_q"):format(
+    return nil, ("gate.fit: got %d records (%d without a time, parity or a valid key), wanted padded and %s of one s_q"):format(
       #records, left_out, native == "best" and "a native path" or native)
   end
   local decides, notes = curves[1], {}
@@ -226,7 +226,9 @@ function M.fit(sweep, options)
       notes[#notes + 1] = ("%s %s: %s"):format(curve.pattern, curve.layout, note)
     end
   end
-  if left_out > 0 then notes[#notes + 1] = ("%d records left out: no time, or parity did not pass"):format(left_out) end
+  if left_out > 0 then
+    notes[#notes + 1] = ("%d records left out: no time, no valid key, or parity did not pass"):format(left_out)
+  end
   local gate = new(decides.min_sq or M.default_min_sq, decides.min_sq ~= nil)
   gate.curves, gate.decides, gate.crossover, gate.notes = curves, decides, decides.crossover, notes
   gate.undecided = decides.crossover == "undecided" or nil

@@ -215,7 +215,7 @@ local function damage(record)
   if record.time == nil then return nil end
   -- a provider need not tell what it executed, nor a GPU that shared the rows out itself
   local own = providers.is_own(record) and record.path ~= "auto"
-  -- what a record with a time has: { part, its number fields, all above 0 }
+  -- what a record with a time has: { part, its number fields }, all above 0 but for the work of lists without a valid key
   for _, wanted in ipairs {
     { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" },
     { "work", own and "executed_flops" or "useful_flops" }, { "verdict", "ratio", "lo", "hi" },
@@ -226,8 +226,8 @@ local function damage(record)
       if type(part) ~= "table" then return ("%s: got %s, wanted a table"):format(name, args.show(part)) end
       for i = 2, #wanted do
         local value = part[wanted[i]]
-        if type(value) ~= "number" or value <= 0 then
-          return ("%s.%s: got %s, wanted a number > 0"):format(name, wanted[i], args.show(value))
+        if type(value) ~= "number" or value < 0 or value == 0 and name ~= "work" then
+          return ("%s.%s: got %s, wanted a number %s 0"):format(name, wanted[i], args.show(value), name == "work" and ">=" or ">")
         end
       end
     end
