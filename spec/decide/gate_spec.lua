@@ -407,7 +407,8 @@ describe("gate.fit", function()
   it("refuses records that answer nothing, or two questions", function()
     local g, err = gate.fit {}
     assert.is_nil(g)
-    assert.equal("gate.fit: got 0 records (0 without a time, parity or a valid key), wanted padded and a native path of one s_q", err)
+    assert.equal("gate.fit: got 0 records (0 without a time, parity or a valid key), wanted padded and a native path of one s_q",
+      err)
     g, err = gate.fit({ record("padded", 64, 1), record("gather", 128, 1) }, { native = "gather" })
     assert.is_nil(g)
     assert.equal("gate.fit: got 2 records (0 without a time, parity or a valid key), wanted padded and gather of one s_q", err)
