@@ -101,9 +101,9 @@ describe("trace.read", function()
   local header = HEADER .. "\n"
   for row, reason in pairs {
     ["2023-11-16 18:17:03,4808"] = "wanted 3 columns: " .. HEADER,
-    ["2023-02-29 18:17:03,4808,1"] = 'TIMESTAMP: got "2023-02-29 18:17:03", wanted YYYY-MM-DD HH:MM:SS.fffffff',
-    ["2023-11-16 24:00:00,4808,1"] = 'TIMESTAMP: got "2023-11-16 24:00:00", wanted YYYY-MM-DD HH:MM:SS.fffffff',
-    ["2023-11-16 18:17:03.,4808,1"] = 'TIMESTAMP: got "2023-11-16 18:17:03.", wanted YYYY-MM-DD HH:MM:SS.fffffff',
+    ["2023-02-29 18:17:03,4808,1"] = 'TIMESTAMP: got "2023-02-29 18:17:03", wanted YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]',
+    ["2023-11-16 24:00:00,4808,1"] = 'TIMESTAMP: got "2023-11-16 24:00:00", wanted YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]',
+    ["2023-11-16 18:17:03.,4808,1"] = 'TIMESTAMP: got "2023-11-16 18:17:03.", wanted YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]',
     ["2023-11-16 18:17:03,-8,1"] = 'ContextTokens: got "-8", wanted a whole number >= 1',
     ["2023-11-16 18:17:03,0,1"] = "ContextTokens: got 0, wanted a whole number >= 1",
     ["2023-11-16 18:17:03,2147483648,1"] = "ContextTokens: got 2147483648, wanted at most 2147483647",

@@ -5,7 +5,8 @@
 --   local rows = trace.score(chunks, { { name = "published", gate = fh.gate.new {} } }, fitted.cost)
 --
 -- Two public formats, told apart by content: Mooncake JSON Lines (timestamp, input_length, output_length, hash_ids) and
--- the Azure LLM inference CSV (TIMESTAMP,ContextTokens,GeneratedTokens).
+-- the Azure LLM inference CSV (TIMESTAMP,ContextTokens,GeneratedTokens; of 2023, and of 2024, whose times name a zone). A
+-- file is read piece by piece: it takes memory for its requests, whatever its size.
 
 local args = require "fewhead.base.arguments"
 local json = require "fewhead.base.json"
@@ -21,6 +22,12 @@ local AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 -- Larger token counts and clocks are damage, not traffic.
 local MOST_TOKENS, MOST_MS = 2 ^ 31 - 1, 2 ^ 53
+
+--- What a trace may hold at most, so that a file of any size is read in bounded memory or refused by its name: requests
+-- (about 200 bytes each), distinct prompt blocks (40 bytes each), bytes of a line.
+M.most_requests, M.most_blocks, M.most_line_bytes = 4e6, 2 ^ 23, 2 ^ 24
+
+local CHUNK = 2 ^ 16 -- bytes read at once
 
 local function whole(name, value, lowest, highest)
   if type(value) ~= "number" or value ~= math.floor(value) or value < lowest then
@@ -62,15 +69,27 @@ end
 
 local DAYS = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 }
 
--- "2023-11-16 18:17:03.9799600" -> milliseconds since 1970, or nil.
+-- Minutes east of Greenwich of "", "Z" or "+05:30"; nil for another text.
+local function zone_minutes(text)
+  if text == "" or text == "Z" then return 0 end
+  local sign, hours, minutes = text:match("^([+-])(%d%d):(%d%d)$")
+  if not sign or tonumber(hours) > 23 or tonumber(minutes) > 59 then return nil end
+  return (hours * 60 + minutes) * (sign == "+" and 1 or -1)
+end
+
+-- "2023-11-16 18:17:03.9799600" or "2024-05-10 00:00:00.009930+00:00" -> milliseconds since 1970, or nil. Without a zone
+-- the time is taken for UTC.
 local function timestamp_ms(text)
-  local y, mo, d, h, mi, s, fraction = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d) (%d%d):(%d%d):(%d%d)(.*)$")
-  if not y or not (fraction == "" or fraction:find("^%.%d+$")) then return nil end
+  local y, mo, d, h, mi, s, rest = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d)[ T](%d%d):(%d%d):(%d%d)(.*)$")
+  if not y then return nil end
+  local fraction, zone = rest:match("^(%.%d+)(.*)$")
+  zone = zone_minutes(zone or rest)
+  if not zone then return nil end
   y, mo, d, h, mi, s = tonumber(y), tonumber(mo), tonumber(d), tonumber(h), tonumber(mi), tonumber(s)
   local leap = (y % 4 == 0 and y % 100 ~= 0) or y % 400 == 0
   if mo < 1 or mo > 12 or h > 23 or mi > 59 or s > 59 then return nil end
   if d < 1 or d > DAYS[mo] + (mo == 2 and leap and 1 or 0) then return nil end
-  return (((days_from_civil(y, mo, d) * 24 + h) * 60 + mi) * 60 + s) * 1e3 + (tonumber(fraction) or 0) * 1e3
+  return (((days_from_civil(y, mo, d) * 24 + h) * 60 + mi - zone) * 60 + s) * 1e3 + (tonumber(fraction) or 0) * 1e3
 end
 
 -- One Azure row -> request | nil, reason.
@@ -78,36 +97,61 @@ local function azure_request(line)
   local stamp, context, generated = line:match("^([^,]*),([^,]*),([^,]*)$")
   if not stamp then return nil, "wanted 3 columns: " .. AZURE_HEADER end
   local t_ms = timestamp_ms(stamp)
-  if not t_ms then return nil, ("TIMESTAMP: got %s, wanted YYYY-MM-DD HH:MM:SS.fffffff"):format(args.show(stamp)) end
+  if not t_ms then return nil, ("TIMESTAMP: got %s, wanted YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]"):format(args.show(stamp)) end
   local function count(text) return text:find("^%d+$") and tonumber(text) or text end
   local bad = whole("ContextTokens", count(context), 1, MOST_TOKENS) or whole("GeneratedTokens", count(generated), 0, MOST_TOKENS)
   if bad then return nil, bad end
   return { t_ms = t_ms, input = tonumber(context), output = tonumber(generated) }
 end
 
--- The part of each prompt that no earlier request brought in, under an infinite prefix cache: the longest leading run
--- of block ids already seen is free. At least one token is always computed, as engines do: the last one gives the
--- logits.
-local function mark_uncached(requests)
-  local seen = {}
-  for _, request in ipairs(requests) do
+-- Returns mark(request): sets request.uncached, the part of its prompt that no earlier request brought in, under an
+-- infinite prefix cache: the longest leading run of block ids already seen is free. At least one token is always computed,
+-- as engines do: the last one gives the logits. mark returns nil where there are more distinct blocks than a trace may hold.
+local function prefix_cache()
+  local seen, blocks = {}, 0
+  return function(request)
     local ids, hits = request.hash_ids, 0
     while ids and hits < #ids and seen[ids[hits + 1]] do hits = hits + 1 end
-    for i = hits + 1, ids and #ids or 0 do seen[ids[i]] = true end
+    for i = hits + 1, ids and #ids or 0 do
+      if not seen[ids[i]] then
+        seen[ids[i]], blocks = true, blocks + 1
+      end
+    end
     request.uncached = math.max(1, request.input - hits * M.block_tokens)
     request.hash_ids = nil
+    return blocks <= M.most_blocks or nil
   end
 end
 
-local function lines_of(text)
-  local from, number = 1, 0
-  return function()
-    if from > #text then return nil end
-    local stop = text:find("\n", from, true) or #text + 1
-    local line = text:sub(from, stop - 1):gsub("\r$", "")
-    from, number = stop + 1, number + 1
-    return number, line
+-- Calls line(number, text) for each line of an open file, without its end; a line that is too long comes as number, nil.
+-- Holds one line and one piece of the file at a time. Stops at the first value that line returns, and returns it; nil, err
+-- for what cannot be read.
+local function each_line(handle, line)
+  local number, parts, length, skipping = 0, {}, 0, false
+  local function hand_over()
+    number = number + 1
+    local text = not skipping and table.concat(parts):gsub("\r$", "") or nil
+    if number == 1 and text then text = text:gsub("^\239\187\191", "") end
+    parts, length, skipping = {}, 0, false
+    return line(number, text)
   end
+  while true do
+    local piece, err = handle:read(CHUNK)
+    if err then return nil, err end
+    if not piece then break end
+    local from = 1
+    while true do
+      local stop = piece:find("\n", from, true)
+      length = length + (stop or #piece + 1) - from
+      if length > M.most_line_bytes then parts, skipping = {}, true end
+      if not skipping then parts[#parts + 1] = piece:sub(from, (stop or 0) - 1) end
+      if not stop then break end
+      local result = hand_over()
+      if result ~= nil then return result end
+      from = stop + 1
+    end
+  end
+  if length > 0 then return hand_over() end
 end
 
 local Trace = {}
@@ -123,44 +167,56 @@ function M.read(file, options)
   options = args.options("trace.read", options or {}, { "skip_bad" }, 2)
   local handle, err = io.open(file, "rb")
   if not handle then return nil, err end
-  local text
-  text, err = handle:read("*a")
-  handle:close()
-  if not text then return nil, ("%s: %s"):format(file, err or "cannot be read") end
 
-  text = text:gsub("^\239\187\191", "")
   local trace = setmetatable({ file = file, requests = {}, skipped = 0 }, Trace)
-  local requests, parse, last = trace.requests, nil, -math.huge
-  for number, line in lines_of(text) do
+  local requests, parse, last, mark = trace.requests, nil, -math.huge, prefix_cache()
+  -- The reason to stop at this line, or nil.
+  local function take(number, line)
     if not parse and line == AZURE_HEADER then
       trace.format, parse = "azure", azure_request
-    elseif line:find("%S") then
-      if not parse then
-        if not line:find("^%s*{") then
-          return nil, ('%s:%d: neither a Mooncake line, {"timestamp": .., nor the Azure header %s'):format(file, number,
-            AZURE_HEADER)
-        end
-        trace.format, parse = "mooncake", mooncake_request
-      end
-      local request, reason = parse(line)
-      if request and request.t_ms < last then
-        request, reason = nil, "earlier than the request before it; a trace stands in order of arrival"
-      end
-      if request then
-        last = request.t_ms
-        requests[#requests + 1] = request
-      else
-        local message = ("%s:%d: %s"):format(file, number, reason)
-        if not options.skip_bad then return nil, message end
-        trace.skipped = trace.skipped + 1
-        trace.first_skipped = trace.first_skipped or message
-      end
+      return nil
     end
+    if line and not line:find("%S") then return nil end
+    if not parse then
+      if not (line and line:find("^%s*{")) then
+        return ('%s:%d: neither a Mooncake line, {"timestamp": .., nor the Azure header %s'):format(file, number,
+          AZURE_HEADER)
+      end
+      trace.format, parse = "mooncake", mooncake_request
+    end
+    local request, reason
+    if line then request, reason = parse(line)
+    else reason = ("a line of more than %d bytes"):format(M.most_line_bytes)
+    end
+    if request and request.t_ms < last then
+      request, reason = nil, "earlier than the request before it; a trace stands in order of arrival"
+    end
+    if request then
+      last = request.t_ms
+      requests[#requests + 1] = request
+      if not mark(request) then
+        return ("%s: more than %d distinct blocks, wanted at most that: cut the file"):format(file, M.most_blocks)
+      end
+      if #requests > M.most_requests then
+        return ("%s: more than %d requests, wanted at most that: cut the file"):format(file, M.most_requests)
+      end
+      return nil
+    end
+    local message = ("%s:%d: %s"):format(file, number, reason)
+    if not options.skip_bad then return message end
+    trace.skipped = trace.skipped + 1
+    trace.first_skipped = trace.first_skipped or message
   end
+
+  local ok, stop, failure = pcall(each_line, handle, take)
+  handle:close()
+  if not ok and stop ~= "not enough memory" then error(stop, 0) end -- Ctrl-C
+  if not ok then return nil, ("%s: %s"):format(file, stop) end
+  if failure then return nil, ("%s: %s"):format(file, failure) end
+  if stop then return nil, stop end
   if #requests == 0 then return nil, ("%s: no request in it"):format(file) end
   local start = requests[1].t_ms
   for _, request in ipairs(requests) do request.t_ms = request.t_ms - start end
-  mark_uncached(requests)
   return trace
 end
 
