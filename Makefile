@@ -69,7 +69,9 @@ FLASHMLA         := $(BUILD)/libfewhead_flashmla.so
 
 # A kernel file's instruction set stands in its name; everything else is built for the plain CPU and chosen at run time.
 X86 := $(filter x86_64 amd64,$(shell uname -m))
-isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512,$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
+# A compiler that has no AMX builds the rest.
+amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-bf16)
+isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
 .PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # One file after the other would take minutes with CUDA: without a -j of its own, what people type uses every CPU. The build is a make

@@ -384,7 +384,7 @@ static fh_device *open_cpu(int32_t isa) {
 }
 
 static const char *isa_name(int32_t isa) {
-  static const char *const names[] = {"best", "generic", "avx2", "avx512", "avx512_bf16"};
+  static const char *const names[] = {"best", "generic", "avx2", "avx512", "avx512_bf16", "amx"};
   return names[isa];
 }
 
@@ -404,7 +404,7 @@ int main(int argc, char **argv) {
     say("OpenBLAS sgemm, 512 x 512 x 512, %d threads, best of 200: %.1f GFLOP/s with the kernels of its own choice (%s)",
         (int)info.threads, best.gflops, best.core);
     const char *const cores[] = {"Haswell", "SkylakeX", "Cooperlake"};
-    const int known = info.isa >= FH_ISA_AVX512 ? (info.isa == FH_ISA_AVX512_BF16 ? 3 : 2) : info.isa == FH_ISA_AVX2 ? 1 : 0;
+    const int known = info.isa >= FH_ISA_AVX512 ? (info.isa >= FH_ISA_AVX512_BF16 ? 3 : 2) : info.isa == FH_ISA_AVX2 ? 1 : 0;
     for (int i = 0; i < known; i++) {
       const blas other = sgemm_in_child(cores[i], info.threads);
       say(", %.1f (%s)", other.gflops, other.core);
@@ -448,7 +448,7 @@ int main(int argc, char **argv) {
   fh_device_close(&device);
 
   start_table("Instruction sets; h_q 8, local, s_q 128", &best, best_core, info.threads);
-  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AVX512_BF16; isa++) {
+  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AMX; isa++) {
     const fh_device_options options = {.struct_size = sizeof options, .isa = isa};
     if (fh_device_open("cpu", &options, &device)) continue; /* not on this CPU */
     problem p = make_problem(device, 128, 8, 512, 0.9);

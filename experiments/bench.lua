@@ -44,7 +44,7 @@ local dev = fh.device.default()
 local info = dev:info()
 
 -- An OpenBLAS older than the CPU takes it for one of 2004 and uses SSE, so it is told; a setting of the caller's stays.
-local CORE = { avx2 = "Haswell", avx512 = "SkylakeX", avx512_bf16 = "Cooperlake" }
+local CORE = { avx2 = "Haswell", avx512 = "SkylakeX", avx512_bf16 = "Cooperlake", amx = "Cooperlake" }
 if CORE[info.isa] then ffi.C.setenv("OPENBLAS_CORETYPE", CORE[info.isa], 0) end
 -- Its threads spin for work long after a product, which would slow the arm that follows; 2^20 cycles cost the product nothing.
 ffi.C.setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0)

@@ -37,22 +37,23 @@ static fh_status choose_threads(int32_t asked, int32_t *threads) {
 
 static fh_status choose_isa(int32_t asked, int32_t *isa) {
   char quoted[FH_QUOTED];
-  const int32_t best = fhk_cpu_best_isa();
   const char *source = "options.isa", *text = getenv("FEWHEAD_ISA");
-  if (asked < FH_ISA_BEST || asked > FH_ISA_AVX512_BF16)
-    return fh_fail(FH_ERR_ARGUMENT, "options.isa: got %d, wanted an fh_isa, 0 .. %d", (int)asked, (int)FH_ISA_AVX512_BF16);
+  if (asked < FH_ISA_BEST || asked > FH_ISA_AMX)
+    return fh_fail(FH_ERR_ARGUMENT, "options.isa: got %d, wanted an fh_isa, 0 .. %d", (int)asked, (int)FH_ISA_AMX);
   *isa = asked;
   if (asked == FH_ISA_BEST && text && *text) {
     source = "FEWHEAD_ISA";
-    for (*isa = FH_ISA_GENERIC; *isa <= FH_ISA_AVX512_BF16; ++*isa)
+    for (*isa = FH_ISA_GENERIC; *isa <= FH_ISA_AMX; ++*isa)
       if (strcmp(text, fhk_cpu_isa_name(*isa)) == 0) break;
-    if (*isa > FH_ISA_AVX512_BF16)
-      return fh_fail(FH_ERR_ARGUMENT, "FEWHEAD_ISA: got %s, wanted generic, avx2, avx512 or avx512_bf16", fh_quote(text, quoted));
+    if (*isa > FH_ISA_AMX)
+      return fh_fail(FH_ERR_ARGUMENT, "FEWHEAD_ISA: got %s, wanted generic, avx2, avx512, avx512_bf16 or amx",
+                     fh_quote(text, quoted));
   }
   if (*isa == FH_ISA_BEST) *isa = fhk_cpu_fastest_isa();
-  if (*isa > best)
-    return fh_fail(FH_ERR_DEVICE, "%s: got %s, wanted one that this CPU has, up to %s", source, fhk_cpu_isa_name(*isa),
-                   fhk_cpu_isa_name(best));
+  const char *missing = fhk_cpu_isa_missing(*isa, 1);
+  if (missing)
+    return fh_fail(FH_ERR_DEVICE, "%s: got %s, wanted one that works here, up to %s: %s", source, fhk_cpu_isa_name(*isa),
+                   fhk_cpu_isa_name(fhk_cpu_best_isa()), missing);
   return FH_OK;
 }
 

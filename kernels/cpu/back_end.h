@@ -45,6 +45,26 @@ static inline int64_t fhk_plan_rows(const fh_plan *plan, int64_t g, int64_t *fir
   return fhk_clamp(plan->first[g + 1], *first, *first + plan->group < plan->s_q ? *first + plan->group : plan->s_q) - *first;
 }
 
+/* Group g of a plan with all that its kernels read; 0 queries where g is no group. */
+typedef struct fhk_group {
+  int64_t first, entries;
+  int32_t queries;
+  uint64_t everyone; /* the bits of its queries */
+  const int32_t *token;
+  const uint64_t *member;
+} fhk_group;
+
+static inline fhk_group fhk_plan_group(const fh_plan *plan, int64_t g) {
+  fhk_group group = {0};
+  group.queries = (int32_t)fhk_plan_rows(plan, g, &group.first);
+  if (group.queries == 0) return group;
+  group.everyone = UINT64_MAX >> (64 - group.queries);
+  group.entries = fhk_clamp(plan->entries[g], 0, plan->capacity);
+  group.token = plan->token + g * plan->capacity;
+  group.member = plan->member + g * plan->capacity;
+  return group;
+}
+
 /* Groups at the start of the order that are not packed. */
 static inline int64_t fhk_plan_packed_from(const fh_plan *plan) { return fhk_clamp(*plan->packed_from, 0, plan->groups); }
 

@@ -54,6 +54,7 @@ static const struct { double padded, gather; } gflop_us[] = {
     [FH_ISA_AVX2] = {12900, 13800},
     [FH_ISA_AVX512] = {6650, 6900},
     [FH_ISA_AVX512_BF16] = {9640, 9400},
+    [FH_ISA_AMX] = {1000, 3000},
 };
 
 void fhk_cpu_costs(const fhk_cpu *cpu, fh_costs *costs) {

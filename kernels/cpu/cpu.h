@@ -11,12 +11,15 @@
 
 typedef struct fhk_cpu fhk_cpu;
 
-/* The best fh_isa this CPU has (compiled in as well), never FH_ISA_BEST. */
+/* What this process lacks for an fh_isa, one line without a verb at its end: "the CPU has no AMX tiles (AMX-TILE)"; NULL where it
+ * lacks nothing. `ask`: for FH_ISA_AMX the kernel is asked for the permission, at most once a process; 0: only what is known. */
+const char *fhk_cpu_isa_missing(int32_t isa, int32_t ask);
+/* The best fh_isa that this process may use, never FH_ISA_BEST. Asks for AMX where the CPU has it. */
 int32_t fhk_cpu_best_isa(void);
-/* What FH_ISA_BEST stands for: the fastest of those this CPU has. Not always the best: bf16 dot products are slower than
- * multiply-adds on some CPUs, so where they exist both are timed, once a process. */
+/* What FH_ISA_BEST stands for: the fastest of those. Not always the best: bf16 dot products are slower than multiply-adds on some
+ * CPUs, so where they or AMX exist they are timed beside each other, once a process. */
 int32_t fhk_cpu_fastest_isa(void);
-/* "generic", "avx2", "avx512", "avx512_bf16"; NULL for another number. */
+/* "generic", "avx2", "avx512", "avx512_bf16", "amx"; NULL for another number. */
 const char *fhk_cpu_isa_name(int32_t isa);
 
 /* threads >= 1 (the caller of a run is one of them); isa one that this CPU has. NULL when memory or threads are refused. */

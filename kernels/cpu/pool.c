@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "cpu/amx.h"
 #include "cpu/tile.h"
 
 typedef struct worker {
@@ -39,7 +40,8 @@ struct fhk_cpu {
   worker workers[]; /* threads - 1 */
 };
 
-int32_t fhk_cpu_best_isa(void) {
+/* The best set that needs nothing but the CPU: all but amx. */
+static int32_t best_without_asking(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -52,11 +54,22 @@ int32_t fhk_cpu_best_isa(void) {
   return FH_ISA_GENERIC;
 }
 
+const char *fhk_cpu_isa_missing(int32_t isa, int32_t ask) {
+  if (isa == FH_ISA_AMX) {
+    if (best_without_asking() < FH_ISA_AVX512_BF16) return "the CPU has no avx512_bf16, which amx includes";
+    return ask ? fhk_amx_missing() : fhk_amx_known_missing();
+  }
+  return isa <= best_without_asking() ? NULL : "the CPU has no such instructions";
+}
+
+int32_t fhk_cpu_best_isa(void) { return fhk_cpu_isa_missing(FH_ISA_AMX, 1) ? best_without_asking() : FH_ISA_AMX; }
+
 static pthread_once_t fastest_once = PTHREAD_ONCE_INIT;
 static int32_t fastest;
 
 static void find_fastest(void) {
   fastest = fhk_cpu_best_isa();
+  if (fastest == FH_ISA_AMX && !fhk_amx_pays()) fastest = FH_ISA_AVX512_BF16;
 #if defined(__x86_64__)
   if (fastest == FH_ISA_AVX512_BF16 && !fhk_tile_dot_pays()) fastest = FH_ISA_AVX512;
 #endif
@@ -68,7 +81,7 @@ int32_t fhk_cpu_fastest_isa(void) {
 }
 
 const char *fhk_cpu_isa_name(int32_t isa) {
-  static const char *const names[] = {NULL, "generic", "avx2", "avx512", "avx512_bf16"};
+  static const char *const names[] = {NULL, "generic", "avx2", "avx512", "avx512_bf16", "amx"};
   return isa >= 0 && isa < (int32_t)(sizeof names / sizeof *names) ? names[isa] : NULL;
 }
 

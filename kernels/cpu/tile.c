@@ -9,6 +9,7 @@ const fhk_tile_ops *fhk_tile_ops_of(int32_t isa) {
     case FH_ISA_AVX2: return &fhk_tile_avx2;
     case FH_ISA_AVX512: return &fhk_tile_avx512;
     case FH_ISA_AVX512_BF16: return &fhk_tile_avx512_bf16;
+    case FH_ISA_AMX: return NULL;
 #endif
     default: return &fhk_tile_generic;
   }

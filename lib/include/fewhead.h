@@ -117,14 +117,15 @@ typedef enum fh_isa {
   FH_ISA_GENERIC = 1,    /* plain C, any x86-64 or other CPU */
   FH_ISA_AVX2 = 2,       /* AVX2 and FMA */
   FH_ISA_AVX512 = 3,     /* AVX-512 F, BW, DQ, VL */
-  FH_ISA_AVX512_BF16 = 4 /* and bf16 dot products */
+  FH_ISA_AVX512_BF16 = 4, /* and bf16 dot products */
+  FH_ISA_AMX = 5         /* and AMX tiles with bf16 products, where the kernel lets this process use them */
 } fh_isa;
 
 typedef struct fh_device_options {
   uint64_t struct_size;
   int32_t threads; /* CPU: threads that work on a call, 1..1024; 0 = FEWHEAD_THREADS if set, else the CPUs this process may use
                       (affinity and container quota) */
-  int32_t isa;     /* CPU: an fh_isa; one the CPU lacks is refused. 0 = FEWHEAD_ISA (generic, avx2, avx512, avx512_bf16) or best */
+  int32_t isa;     /* CPU: an fh_isa; one the CPU lacks is refused. 0 = FEWHEAD_ISA (generic, avx2, avx512, avx512_bf16, amx) or best */
 } fh_device_options;
 
 /* Each field is 0, or "", where it means nothing or is not known. */

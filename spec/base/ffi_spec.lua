@@ -16,7 +16,7 @@ describe("fewhead.base.ffi", function()
     assert.same({ auto = 0, reference = 1, padded = 2, gather = 3, packed = 4 }, F.paths)
     assert.same({ [0] = "auto", "reference", "padded", "gather", "packed" }, F.path_names)
     assert.same({ bf16 = 1, f32 = 2, i32 = 3 }, F.dtypes)
-    assert.same({ [0] = "best", "generic", "avx2", "avx512", "avx512_bf16" }, F.isa_names)
+    assert.same({ [0] = "best", "generic", "avx2", "avx512", "avx512_bf16", "amx" }, F.isa_names)
     assert.same({ cpu = 1, cuda = 2 }, F.device_kinds)
     assert.same({ uniform = 1, normal = 2 }, F.dists)
     for number, name in pairs(F.path_names) do assert.equal(name, F.ffi.string(F.C.fh_path_name(number))) end

@@ -260,15 +260,15 @@ static inline int64_t valid_keys(const fh_call *c, int64_t s) {
 }
 
 /* A pool for each instruction set of this CPU; pools[isa], the others NULL. */
-static inline void open_pools(fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1], int32_t threads) {
-  memset(pools, 0, (FH_ISA_AVX512_BF16 + 1) * sizeof *pools);
+static inline void open_pools(fhk_cpu *pools[FH_ISA_AMX + 1], int32_t threads) {
+  memset(pools, 0, (FH_ISA_AMX + 1) * sizeof *pools);
   for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++) {
     pools[isa] = fhk_cpu_create(threads, isa);
     CHECK(pools[isa] != NULL);
   }
 }
-static inline void close_pools(fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1]) {
-  for (int32_t isa = 0; isa <= FH_ISA_AVX512_BF16; isa++) fhk_cpu_destroy(pools[isa]);
+static inline void close_pools(fhk_cpu *pools[FH_ISA_AMX + 1]) {
+  for (int32_t isa = 0; isa <= FH_ISA_AMX; isa++) fhk_cpu_destroy(pools[isa]);
 }
 
 /* A path against the oracle: every instruction set, both widths, every head count, features in turn so that each meets each
@@ -277,7 +277,7 @@ static inline void check_grid(int32_t path) {
   static const int features[] = {0, LENGTHS | HOLES | SINK, REPEATS | ODD, PADDED | LENGTHS | REPEATS | HOLES,
                                  EMPTY | SINK | ODD | HOLES};
   enum { FEATURES = sizeof features / sizeof *features };
-  fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1];
+  fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 2);
   for (int wide = 0; wide < 2; wide++)
     for (int h = 0; h < HEAD_COUNTS; h++) {
@@ -308,7 +308,7 @@ static inline void check_grid(int32_t path) {
 
 /* Edges that every path meets alike. */
 static inline void check_edges(int32_t path) {
-  fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1];
+  fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 3);
   static const int64_t sizes[][3] = {{0, 50, 20}, {5, 0, 20}, {5, 50, 0}, {1, 1, 1}, {3, 7, 49}, {2, 300, 97}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

@@ -46,10 +46,10 @@ static void refusals(void) {
   options.threads = -1;
   REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_ARGUMENT, "options.threads: got -1, wanted 0 .. 1024");
   options.threads = 1;
-  options.isa = 5;
-  REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_ARGUMENT, "options.isa: got 5, wanted an fh_isa, 0 .. 4");
+  options.isa = 6;
+  REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_ARGUMENT, "options.isa: got 6, wanted an fh_isa, 0 .. 5");
   options.isa = -1;
-  REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_ARGUMENT, "options.isa: got -1, wanted an fh_isa, 0 .. 4");
+  REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_ARGUMENT, "options.isa: got -1, wanted an fh_isa, 0 .. 5");
   options.struct_size = 0;
   REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_VERSION,
           "fh_device_options.struct_size: got 0, wanted 16 (at least 8), set by the caller");
@@ -154,14 +154,15 @@ static void environment(void) {
   fh_device_close(&device);
   setenv("FEWHEAD_ISA", "sse", 1);
   REFUSED(fh_device_open("cpu", NULL, &device), FH_ERR_ARGUMENT,
-          "FEWHEAD_ISA: got \"sse\", wanted generic, avx2, avx512 or avx512_bf16");
-  if (fhk_cpu_best_isa() < FH_ISA_AVX512_BF16) {
-    setenv("FEWHEAD_ISA", "avx512_bf16", 1);
-    const char *best = fhk_cpu_isa_name(fhk_cpu_best_isa());
+          "FEWHEAD_ISA: got \"sse\", wanted generic, avx2, avx512, avx512_bf16 or amx");
+  const char *best = fhk_cpu_isa_name(fhk_cpu_best_isa());
+  for (int32_t isa = fhk_cpu_best_isa() + 1; isa <= FH_ISA_AMX; isa++) {
+    setenv("FEWHEAD_ISA", fhk_cpu_isa_name(isa), 1);
     REFUSED(fh_device_open("cpu", NULL, &device), FH_ERR_DEVICE,
-            text_of("FEWHEAD_ISA: got avx512_bf16, wanted one that this CPU has, up to %s", best));
+            text_of("FEWHEAD_ISA: got %s, wanted one that works here, up to %s: %s", fhk_cpu_isa_name(isa), best,
+                    fhk_cpu_isa_missing(isa, 1)));
   }
-  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AVX512_BF16; isa++) {
+  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AMX; isa++) {
     options.isa = isa;
     CHECK_INT(fh_device_open("cpu", &options, &device), isa <= fhk_cpu_best_isa() ? FH_OK : FH_ERR_DEVICE);
     fh_device_close(&device);

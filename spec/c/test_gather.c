@@ -42,7 +42,7 @@ int main(void) {
   check_grid(FH_GATHER);
   check_edges(FH_GATHER);
   check_threads(FH_GATHER);
-  fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1];
+  fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 1);
   for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++) check_exponential(pools[isa], fhk_cpu_isa_name(isa));
   close_pools(pools);

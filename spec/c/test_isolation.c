@@ -72,7 +72,7 @@ static void check_q(fhk_cpu *cpu, const char *isa, int32_t path, int32_t h_q) {
 }
 
 int main(void) {
-  fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1];
+  fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 2);
   static const int32_t heads[] = {3, 8, 20, 64}; /* few rows that share a vector or fill it, and many */
   for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++)

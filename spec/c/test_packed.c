@@ -9,9 +9,10 @@ static fh_plan build_plan(fhk_cpu *cpu, const fh_call *call, void **memory) {
 }
 
 /* Every group that a head count allows gives the oracle's result, and all of them the same bits: a row's keys are taken in the
- * order of the plan, whoever the neighbours are. */
+ * order of the plan, whoever the neighbours are. Not with amx, which adds up the whole union's entries by tiles, so that which keys
+ * are added first depends on the neighbours. */
 static void check_groups(int32_t h_q) {
-  fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1];
+  fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 2);
   attention a = make_attention(13, 120, h_q, 512, 61, LENGTHS | HOLES | REPEATS | SINK, (uint64_t)h_q);
   result want = reference_result(&a, pools[FH_ISA_GENERIC]);
@@ -28,8 +29,10 @@ static void check_groups(int32_t h_q) {
         first = got;
         continue;
       }
-      if (!CHECK(memcmp(got.out, first.out, 13 * (size_t)h_q * 512 * 4) == 0)) printf("    %s\n", what);
-      CHECK(memcmp(got.lse, first.lse, 13 * (size_t)h_q * 4) == 0);
+      if (isa != FH_ISA_AMX) {
+        if (!CHECK(memcmp(got.out, first.out, 13 * (size_t)h_q * 512 * 4) == 0)) printf("    %s\n", what);
+        CHECK(memcmp(got.lse, first.lse, 13 * (size_t)h_q * 4) == 0);
+      }
       free_result(&got);
     }
     free_result(&first);

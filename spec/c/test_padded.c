@@ -4,7 +4,7 @@
 /* It computes h_pad heads, whatever h_q is: with as many keys as every kernel takes at once, exactly as many FLOPs as h_q =
  * h_pad. */
 static void check_zero_heads(void) {
-  fhk_cpu *pools[FH_ISA_AVX512_BF16 + 1];
+  fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 2);
   for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++) {
     for (int32_t h_pad = 64; h_pad <= 128; h_pad += 64) {

@@ -100,11 +100,13 @@ static void check_isa(void) {
   CHECK_STR(fhk_cpu_isa_name(FH_ISA_AVX2), "avx2");
   CHECK_STR(fhk_cpu_isa_name(FH_ISA_AVX512), "avx512");
   CHECK_STR(fhk_cpu_isa_name(FH_ISA_AVX512_BF16), "avx512_bf16");
-  CHECK(fhk_cpu_isa_name(FH_ISA_BEST) == NULL && fhk_cpu_isa_name(5) == NULL && fhk_cpu_isa_name(-1) == NULL);
+  CHECK_STR(fhk_cpu_isa_name(FH_ISA_AMX), "amx");
+  CHECK(fhk_cpu_isa_name(FH_ISA_BEST) == NULL && fhk_cpu_isa_name(6) == NULL && fhk_cpu_isa_name(-1) == NULL);
   const int32_t best = fhk_cpu_best_isa(), fastest = fhk_cpu_fastest_isa();
-  CHECK(best >= FH_ISA_GENERIC && best <= FH_ISA_AVX512_BF16);
+  CHECK(best >= FH_ISA_GENERIC && best <= FH_ISA_AMX);
   CHECK(fastest >= FH_ISA_GENERIC && fastest <= best);
-  CHECK(fastest == best || best == FH_ISA_AVX512_BF16); /* only dot products are ever passed over */
+  CHECK(fastest == best || best >= FH_ISA_AVX512_BF16); /* only tiles and dot products are ever passed over */
+  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AMX; isa++) CHECK_INT(fhk_cpu_isa_missing(isa, 0) == NULL, isa <= best);
   CHECK_INT(fhk_cpu_fastest_isa(), fastest);
 }
 

@@ -46,9 +46,9 @@ describe("device.open", function()
       assert.equal(("device.open: threads: got %s, wanted a whole number in 1 .. 1024"):format(args.show(threads)),
         refusal(function() device.open("cpu", { threads = threads }) end))
     end
-    assert.equal('device.open: isa: got "avx3", wanted one of generic, avx2, avx512, avx512_bf16; did you mean "avx2"?',
+    assert.equal('device.open: isa: got "avx3", wanted one of generic, avx2, avx512, avx512_bf16, amx; did you mean "avx2"?',
       refusal(function() device.open("cpu", { isa = "avx3" }) end))
-    assert.equal("device.open: isa: got 2, wanted one of generic, avx2, avx512, avx512_bf16",
+    assert.equal("device.open: isa: got 2, wanted one of generic, avx2, avx512, avx512_bf16, amx",
       refusal(function() device.open("cpu", { isa = 2 }) end))
   end)
 
