@@ -57,8 +57,8 @@ describe("make install", function()
     assert.equal("cpu", out)
   end)
 
-  it("gives header, library and pkg-config file: README's C program compiles, links and runs", function()
-    local program = process.read(process.root .. "/README.md"):match("```c\n(.-)```")
+  it("gives header, library and pkg-config file: the C program of docs/api.md compiles, links and runs", function()
+    local program = process.read(process.root .. "/docs/api.md"):match("```c\n(.-)```")
     process.write(folder .. "program.c", program)
     local env = { PKG_CONFIG_PATH = prefix .. "/lib/pkgconfig" }
     assert.equal(require("fewhead").VERSION .. "\n", sh("pkg-config --modversion fewhead", { env = env }))

@@ -1,0 +1,146 @@
+-- Runs what the documents show: every block of shell, Lua and C in README.md and docs/ is taken from the file as it stands.
+local ffi = require "ffi"
+local helper = require "spec.helper"
+local plugin = require "spec.plugin"
+local process = require "spec.process"
+
+-- ---- Blocks -----------------------------------------------------------------------------------------------------------------
+
+-- The fenced blocks of a document: { document =, line =, language =, text = }.
+local function blocks_of(document)
+  local blocks, block, number = {}, nil, 0
+  for line in io.lines(process.root .. "/" .. document) do
+    number = number + 1
+    local language = line:match("^```(.*)$")
+    if block and language then
+      block.text = table.concat(block, "\n") .. "\n"
+      blocks[#blocks + 1], block = block, nil
+    elseif language then block = { document = document, line = number + 1, language = language }
+    elseif block then block[#block + 1] = line end
+  end
+  assert(not block, document .. ": a block is not closed")
+  return blocks
+end
+
+local blocks = {}
+for document in helper.shell(("cd %s && ls README.md docs/*.md"):format(helper.quoted(process.root))):gmatch("%S+") do
+  for _, block in ipairs(blocks_of(document)) do blocks[#blocks + 1] = block end
+end
+
+local function each(language, use)
+  for _, block in ipairs(blocks) do
+    if block.language == language then use(block, ("%s:%d"):format(block.document, block.line)) end
+  end
+end
+
+-- ---- Commands ---------------------------------------------------------------------------------------------------------------
+
+-- Options that make a command quick. A command that matches the pattern gets them at its end.
+local QUICK = {
+  { "^%./fewhead parity", " --filter own/outputs" },
+  { "run experiments/layers%.lua", " --s-q 8 --seconds 0" },
+  { "run experiments/peers%.lua", " --s-q 4 --published 4 --seconds 0 --samples 6" },
+}
+
+-- A command as this machine can run it in seconds: on the CPU, with quick options; make only says what it would do.
+local function quick(command)
+  command = command:gsub("%s+#.*$", ""):gsub("cuda:0", "cpu")
+  if command:find("^make ") then return "cd CHECKOUT && make -n " .. command:sub(6) .. " >/dev/null" end
+  for _, change in ipairs(QUICK) do
+    if command:find(change[1]) then command = command .. change[2] end
+  end
+  return command
+end
+
+-- An int32 array as numpy.save writes it; value(i) is element i, from 0.
+local function npy(shape, value)
+  local header = ("{'descr': '<i4', 'fortran_order': False, 'shape': (%s,), }\n"):format(table.concat(shape, ", "))
+  local count = 1
+  for _, n in ipairs(shape) do count = count * n end
+  local data = ffi.new("int32_t[?]", count)
+  for i = 0, count - 1 do data[i] = value(i) end
+  return "\147NUMPY\1\0" .. string.char(#header, 0) .. header .. ffi.string(data, count * 4)
+end
+
+-- A folder in which the documents' commands find what they name.
+local function workplace()
+  local folder = helper.folder()
+  helper.shell(("cd %s && ln -s %s/fewhead %s/lib %s/build . && mkdir pc results results/local"):format(folder, process.root,
+    process.root, process.root))
+  helper.write(folder .. "mine.c", plugin.source())
+  each("c", function(block) helper.write(folder .. "program.c", block.text) end)
+  local pc = helper.read(process.root .. "/fewhead.pc.in"):gsub("@(%u+)@",
+    { PREFIX = folder, LIBDIR = process.root .. "/build", INCLUDEDIR = process.root .. "/lib/include", VERSION = "0" })
+  helper.write(folder .. "pc/fewhead.pc", pc)
+  helper.write(folder .. "layer7.npy", npy({ 64, 16 }, function(i) return i % 40 end))
+  helper.write(folder .. "length7.npy", npy({ 64 }, function(i) return i % 17 end))
+  helper.write(folder .. "conversation_trace.jsonl",
+    '{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [1, 2]}\n')
+  return folder
+end
+
+describe("The documents", function()
+  local folder
+  lazy_setup(function()
+    folder = workplace()
+    local command = "./fewhead run experiments/gate_sweep.lua --s-q 16,32 --seconds 1"
+    local status, out, err = process.run(command, { cwd = folder, env = { FEWHEAD_DEVICE = "cpu" } })
+    assert(status == 0, out .. err)
+  end)
+  lazy_teardown(function() process.remove(folder) end)
+
+  local env = { FEWHEAD_DEVICE = "cpu", FEWHEAD_FLASHMLA = false, VIRTUAL_ENV = false, CONDA_PREFIX = false }
+
+  it("hold no block of a language that no spec knows", function()
+    local known = { sh = true, lua = true, c = true, python = true, [""] = true }
+    for _, block in ipairs(blocks) do
+      assert.is_true(known[block.language], ("%s:%d: %s"):format(block.document, block.line, block.language))
+    end
+  end)
+
+  each("sh", function(block, where)
+    local number = block.line
+    for line in block.text:gmatch("([^\n]*)\n") do
+      if line:find("%S") then
+        it(("show a command that works: %s:%d: %s"):format(block.document, number, line:gsub("%s+#.*$", "")), function()
+          local command = quick(line):gsub("CHECKOUT", helper.quoted(process.root))
+          env.PKG_CONFIG_PATH = folder .. "pc"
+          local status, out, err = process.run(command, { cwd = folder, env = env })
+          assert.equal(0, status, ("%s: %s\n%s%s"):format(where, command, out, err))
+        end)
+      end
+      number = number + 1
+    end
+  end)
+
+  each("lua", function(block, where)
+    it("show Lua that runs: " .. where, function()
+      helper.write(folder .. "script.lua", block.text)
+      local status, out, err = process.run("./fewhead run script.lua", { cwd = folder, env = env })
+      assert.equal(0, status, where .. "\n" .. out .. err)
+    end)
+  end)
+
+  each("c", function(block, where)
+    it("show C that compiles without a warning and prints what its last comment says: " .. where, function()
+      helper.write(folder .. "shown.c", block.text)
+      local status, out, err = process.run("cc -std=c11 -Wall -Wextra -Werror -o shown shown.c -Ilib/include -Lbuild -lfewhead "
+        .. "&& LD_LIBRARY_PATH=build ./shown", { cwd = folder })
+      assert.equal(0, status, where .. "\n" .. out .. err)
+      assert.equal("out[0] = 0x3f80\n", out)
+      assert.is_truthy(block.text:find('"out%[0%] = 0x%%04x\\n", out%[0%]%); /%* 0x3f80 %*/'))
+    end)
+  end)
+
+  it("link from README to every page", function()
+    local readme = helper.read(process.root .. "/README.md")
+    for page in helper.shell(("cd %s && ls docs/*.md"):format(helper.quoted(process.root))):gmatch("%S+") do
+      assert.is_truthy(readme:find(page, 1, true), page)
+    end
+  end)
+
+  it("fit: README has fewer than 220 lines", function()
+    local _, lines = helper.read(process.root .. "/README.md"):gsub("\n", "")
+    assert.is_true(lines < 220, lines .. " lines")
+  end)
+end)
