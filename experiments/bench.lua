@@ -8,15 +8,12 @@
 local ffi = require "ffi"
 local fh = require "fewhead"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "bench", usage = "fewhead run experiments/bench.lua [options]",
   about = "GFLOP/s of every path beside OpenBLAS sgemm, equal threads, one run.",
   options = {
-    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
-    { "--s-q", "INTEGER", "rows of the chunk", default = 2048, lo = 1 },
-    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.drawn },
-    { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
-    { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
+    "preset",
+    { "s_q", "INTEGER", default = 2048 }, "pattern", "layout", "seconds", { "device", default = "cpu" },
     { "--blas", "LIBRARY", "what has cblas_sgemm", default = "libopenblas.so.0" },
   },
 }:read(arg)
@@ -40,7 +37,11 @@ char *openblas_get_config(void);
 ]]
 local ROW_MAJOR, NO_TRANS = 101, 111
 
-local dev = fh.device.default()
+local dev, why = fh.cli.device(opt.device)
+if dev and dev.kind ~= "cpu" then
+  dev, why = nil, ('--device: got "%s", wanted a CPU, where OpenBLAS runs too'):format(opt.device)
+end
+if not dev then fh.cli.exit(fh.cli.FAILED, "bench: " .. why) end
 local info = dev:info()
 
 -- An OpenBLAS older than the CPU takes it for one of 2004 and uses SSE, so it is told; a setting of the caller's stays.

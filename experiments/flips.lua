@@ -8,7 +8,7 @@
 -- Published run (1319 GSM8K items, 7 turned right, 5 wrong): p = 0.77, no difference seen.
 local fh = require "fewhead"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "flips", usage = "fewhead run experiments/flips.lua --before FILE --after FILE | --questions FILE [options]",
   about = "McNemar's exact test on two arms' answers; or which chunks of a question set a gate routes to native heads.",
   options = {

@@ -6,29 +6,19 @@
 --
 -- Ctrl-C keeps what was measured. Exit status: 0, 1 when a path failed parity or nothing could be measured, 130 after Ctrl-C.
 local fh = require "fewhead"
-local interrupt = require "fewhead.cli.interrupt"
-local progress = require "fewhead.cli.progress"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "gate_sweep", usage = "fewhead run experiments/gate_sweep.lua [options]",
   about = "Where native heads beat padded ones: a sweep of s_q, the gate that fits it, and what gates are worth on traffic.",
   options = {
-    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
-    { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+    "preset", "heads",
     { "--s-q", "AXIS", "rows of a chunk (default 64:2048:*2 on a CPU, 64:16384:*2 on a GPU)", lo = 1 },
     { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
-    { "--layout", "LIST", "memory layouts", default = "vllm,contiguous", choices = fh.layout.names },
-    { "--pattern", "LIST", "index patterns", default = "csa", choices = fh.pattern.drawn },
-    { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
-    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-    fh.provider.option,
-    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
-    { "--seconds", "NUMBER", "time to spend on timing, dealt over the cells", default = 60, lo = 0 },
-    { "--cold", nil, "find caches cold in every run" },
+    { "layout", "LIST", default = "vllm,contiguous" }, { "pattern", "LIST" }, "indices", "seed", "provider", "device",
+    "seconds", "cold",
     { "--traffic", "FILE", "score gates on a Mooncake JSONL or Azure CSV trace" },
-    { "--skip-bad", nil, "leave bad lines of the trace out and count them" },
-    { "--out", "DIR", "where gate_sweep.jsonl, .md and .svg go; DEVICE in it stands for the device's name",
-      default = "results/local" },
+    { "--skip-bad", nil, "leave bad lines of the trace out and count them", with = { traffic = true } },
+    { "out", default = "results/local" },
   },
 }:read(arg)
 
@@ -48,8 +38,8 @@ local dev = need(fh.cli.device(opt.device))
 local header = fh.run.header(dev)
 local folder = need(fh.run.open_folder(opt.out, header))
 
-local line = progress.new()
-local sweep, failure = interrupt.during(function(pressed)
+local line = fh.progress()
+local sweep, failure = fh.interrupt.during(function(pressed)
   return fh.sweep {
     preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
     paths = { "padded", "native", "auto", unpack(opt.provider) }, layout = opt.layout, seed = opt.seed,

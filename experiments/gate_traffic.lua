@@ -6,7 +6,7 @@
 -- A trace is Mooncake JSONL or Azure CSV, told apart by content. The chunks it makes follow from the options below.
 local fh = require "fewhead"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "gate_traffic", usage = "fewhead run experiments/gate_traffic.lua --traffic FILE [options]",
   about = "What gates are worth on recorded traffic, by the times of an earlier gate sweep.",
   options = {
@@ -17,8 +17,10 @@ local opt = fh.cli.options {
     { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
     { "--max-tokens", "INTEGER", "rows of a chunk at most", default = fh.trace.max_tokens, lo = 1 },
     { "--decode-rows", "INTEGER", "of these, rows that running decodes take", default = 0, lo = 0 },
-    { "--load", "NUMBER", "share of the engine's speed the trace is stretched to", default = fh.trace.load, lo = 0.001 },
-    { "--tokens-per-s", "NUMBER", "prompt tokens the engine computes a second", default = fh.trace.tokens_per_s, lo = 1 },
+    { "--load", "NUMBER", "share of the engine's speed the trace is stretched to", default = fh.trace.load, lo = 0.001,
+      without = { "alone" } },
+    { "--tokens-per-s", "NUMBER", "prompt tokens the engine computes a second", default = fh.trace.tokens_per_s, lo = 1,
+      without = { "alone" } },
     { "--alone", nil, "every request alone, not packed with others" },
     { "--no-prefix-cache", nil, "compute whole prompts" },
     { "--skip-bad", nil, "leave bad lines of the trace out and count them" },

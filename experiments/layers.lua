@@ -3,28 +3,22 @@
 --
 --   ./fewhead run experiments/layers.lua --device cuda:0                      V4.1-Flash at TP8, an 8192-row prompt
 --   ./fewhead run experiments/layers.lua --device cuda:0 --prior 122880       the last 8192 rows of a 128k prompt
---   ./fewhead run experiments/layers.lua --model glm-5.2 --s-q 4              on a CPU
+--   ./fewhead run experiments/layers.lua --preset "glm-5.2 tp8" --s-q 4       on a CPU
 --
 -- Ctrl-C keeps the tables that are done. Exit status 1 when a path fails parity, 130 after Ctrl-C.
 local fh = require "fewhead"
 
-local sizes = {}
-for i, tp in ipairs(fh.preset.tp) do sizes[i] = tostring(tp) end
-
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "layers", about = "One chunk through a model's attention layers: ms a chunk on each path, and what plans have of it.",
   options = {
-    { "--model", "LIST", "whose layers and lists", default = "v4.1-flash", choices = fh.preset.models() },
-    { "--tp", "RANKS", "how many share the heads", default = "8", choices = sizes },
+    { "preset", "LIST" },
     { "--s-q", "INTEGER", "rows of the chunk (default 16 on a CPU, 8192 on a GPU)", lo = 1 },
     { "--prior", "AXIS", "rows of the prompt before it (default: the prompt is 8192 rows long and ends with it)", lo = 0 },
     { "--pattern", "LIST", "how lists are drawn", default = "local", choices = { "local", "csa" } },
-    { "--keep", "NUMBER", "share of picks that local keeps from row to row (default 0.9)", lo = 0, hi = 1 },
-    { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
-    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-    { "--seconds", "NUMBER", "time to spend on timing each table, once it has 6 samples", default = 5, lo = 0 },
-    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
-    { "--out", "DIR", "folder for layers.jsonl and layers.md; DEVICE in it stands for the device's name" },
+    { "--keep", "NUMBER", "share of picks that local keeps from row to row (default 0.9)", lo = 0, hi = 1,
+      with = { pattern = { "local" } } },
+    "layout", "seed",
+    { "seconds", default = 5 }, "device", "out",
   },
 }:read(arg)
 
@@ -37,12 +31,14 @@ local dev = need(fh.cli.device(opt.device))
 local run, texts, records, failed = fh.run.header(dev), {}, {}, false
 local folder = opt.out and need(fh.run.open_folder(opt.out, run))
 -- All tables, or those before Ctrl-C was pressed: true.
-local interrupted = require("fewhead.cli.interrupt").during(function(pressed)
-  for _, model in ipairs(opt.model) do
+local interrupted = fh.interrupt.during(function(pressed)
+  for _, name in ipairs(opt.preset) do
+    local preset = fh.preset.get(name)
     for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
       for _, pattern in ipairs(opt.pattern) do
         local result, err = fh.layers {
-          model = model, tp = tonumber(opt.tp), s_q = opt.s_q, prior = prior or nil, pattern = pattern, keep = opt.keep,
+          model = preset.model, tp = preset.tp, s_q = opt.s_q, prior = prior or nil, pattern = pattern,
+          keep = pattern == "local" and opt.keep or nil,
           layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds, interrupted = pressed,
         }
         if not result and pressed() then return true end

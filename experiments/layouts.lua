@@ -4,21 +4,20 @@
 --   ./fewhead run experiments/layouts.lua --s-q 512
 local fh = require "fewhead"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "layouts", usage = "fewhead run experiments/layouts.lua [options]",
   about = "The same case in every memory layout, path by path.",
   options = {
-    fh.provider.option,
-    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
-    { "--s-q", "AXIS", "rows of a chunk", default = "256", lo = 1 },
-    { "--layout", "LIST", "memory layouts", default = table.concat(fh.layout.names, ","), choices = fh.layout.names },
-    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.drawn },
-    { "--seconds", "NUMBER", "time to spend on timing", default = 20, lo = 0 },
-    { "--cold", nil, "find caches cold in every run" },
+    "provider", "preset", "device",
+    { "s_q", default = "256" }, { "layout", "LIST", default = table.concat(fh.layout.names, ",") }, "pattern",
+    { "seconds", default = 20 }, "cold",
   },
 }:read(arg)
 
+local dev, err = fh.cli.device(opt.device)
+if not dev then fh.cli.exit(fh.cli.FAILED, "layouts: " .. err) end
 local sweep = fh.sweep {
+  device = dev,
   paths = { "padded", "native", unpack(opt.provider) },
   preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, max_seconds = opt.seconds, cold = opt.cold,
 }

@@ -6,7 +6,7 @@
 --   ./fewhead run experiments/overlap.lua --pattern local --keep 0.8 --ratio 1       drawn lists, to try it
 local fh = require "fewhead"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "overlap",
   about = [[
 Union factors of captured index lists, and what each path is expected to take on a GPU.
@@ -19,16 +19,19 @@ layer (vLLM: vllm/v1/attention/backends/mla/flashmla_sparse.py; SGLang: python/s
 
 Raw int32 works too: FILE and FILE.json beside it with {"dtype": "int32", "shape": [s_q, topk]}.]],
   options = {
-    { "--indices", "FILE", "captured lists: int32 .npy, or raw with a JSON header" },
-    { "--topk-length", "FILE", "keys of each row that count, int32 .npy [s_q] (default: what the JSON header says, else all)" },
+    "indices",
+    { "--topk-length", "FILE", "keys of each row that count, int32 .npy [s_q] (default: what the JSON header says, else all)",
+      with = { indices = true } },
     { "--cu-seqlens-q", "LIST", "first row of each request and s_q, such as 0,1024,8192 (default: one request)" },
     { "--pattern", "NAME", "drawn lists in place of captured ones", choices = fh.pattern.drawn },
     { "--s-q", "INTEGER", "rows: the first so many of a file; of a pattern 2048 unless said", lo = 1 },
-    { "--keep", "NUMBER", "pattern local: share of picks kept from row to row", lo = 0, hi = 1 },
-    { "--ratio", "INTEGER", "patterns csa and local: tokens of a compressed row", lo = 1 },
-    { "--prior", "INTEGER", "patterns: rows of the prompt before the chunk (default: the prompt is 8192 rows long)", lo = 0 },
-    { "--model", "NAME", "whose d_qk the times are for, and sizes a pattern's lists have", default = "v4.1-flash",
-      choices = fh.preset.models() },
+    { "--keep", "NUMBER", "pattern local: share of picks kept from row to row", lo = 0, hi = 1,
+      with = { pattern = fh.pattern.taking "keep" } },
+    { "--ratio", "INTEGER", "patterns csa and local: tokens of a compressed row", lo = 1,
+      with = { pattern = fh.pattern.taking "ratio" } },
+    { "--prior", "INTEGER", "patterns: rows of the prompt before the chunk (default: the prompt is 8192 rows long)", lo = 0,
+      with = { pattern = fh.pattern.taking "prior" } },
+    "preset",
     { "--shared", "INTEGER", "layers that use one list, and so pay for its plan together", default = 1, lo = 1 },
     { "--on", "MACHINE", "whose times: a folder of results/ with a packed.jsonl, such a file, cpu or cuda:N",
       default = "nvidia-h200" },
@@ -41,12 +44,11 @@ local function need(value, err)
   return value
 end
 
-if (opt.indices ~= nil) == (opt.pattern ~= nil) then
-  fail(fh.cli.USAGE, ("got %s, wanted one of --indices FILE and --pattern NAME (--help lists the options)"):format(
-    opt.pattern and "both" or "no lists"))
+if not opt.indices and not opt.pattern then
+  fail(fh.cli.USAGE, "no lists, wanted --indices FILE or --pattern NAME (--help lists the options)")
 end
 
-local preset = fh.preset.get(opt.model .. " tp8") -- neither lists nor d_qk depend on how many ranks there are
+local preset = fh.preset.get(opt.preset) -- neither lists nor d_qk depend on how many ranks there are
 
 -- ---- Lists ------------------------------------------------------------------------------------------------------------------
 

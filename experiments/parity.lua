@@ -8,18 +8,12 @@ local fh = require "fewhead"
 
 local REFERENCE_FLOPS = 1e9 -- what the oracle computes of a case, about half a second on two cores; beyond it rows are sampled
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "parity", about = "Padded and native heads beside the reference and beside each other, and which side is wrong.",
   options = {
-    fh.provider.option,
-    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
-    { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+    "provider", "preset", "heads",
     { "--s-q", "INTEGER", "rows of the chunk", default = 256, lo = 1 },
-    { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
-    { "--pattern", "NAME", "index pattern", default = "csa", choices = fh.pattern.drawn },
-    { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]" },
-    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
+    "layout", "pattern", "indices", "seed", "device",
   },
 }:read(arg)
 
@@ -29,7 +23,7 @@ local function try(value, err)
   return value
 end
 
-local dev = try(fh.open(opt.device))
+local dev = try(fh.cli.device(opt.device))
 local case = try(fh.case {
   preset = opt.preset, s_q = opt.s_q, heads = opt.heads, pattern = not opt.indices and opt.pattern or nil, layout = opt.layout,
   indices = opt.indices, seed = opt.seed,

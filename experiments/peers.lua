@@ -9,24 +9,19 @@
 -- or failed, 130 after Ctrl-C, which keeps what was measured; a case that a provider refuses is neither.
 local fh = require "fewhead"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "peers",
   about = "FlashMLA where it is found, the library's paths and plug-ins on the same cases: parity, times, ratios.",
   options = {
-    fh.provider.option,
-    { "--preset", "NAME", "model and TP size", default = fh.preset.default, choices = fh.preset.names() },
-    { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+    "provider", "preset", "heads",
     { "--s-q", "AXIS", "rows of a chunk (default 16,64 on a CPU, 64:8192:*2 on a GPU)", lo = 1 },
-    { "--pattern", "LIST", "index patterns", default = "csa,local", choices = fh.pattern.drawn },
-    { "--layout", "NAME", "memory layout", default = "vllm", choices = fh.layout.names },
-    { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    { "pattern", "LIST", default = "csa,local" }, "layout", "seed",
     { "--published", "AXIS", "rows of the published tests (default 64,2048 on a CPU, 64,2048,8192 on a GPU)", lo = 1 },
     { "--flashmla-padding", "NAME", "whether FlashMLA's padding of heads and lists is a part of its times",
       default = "untimed", choices = { "untimed", "timed" } },
     { "--samples", "INTEGER", "runs timed of each path and cell", default = 30, lo = 6 },
     { "--seconds", "NUMBER", "time to spend on timing a cell at most, once it has 6 samples", default = 5, lo = 0 },
-    { "--device", "NAME", "device to run on: cpu, cuda:0", default = fh.device.default_name() },
-    { "--out", "DIR", "where peers.jsonl and .md go; DEVICE in it stands for the device's name", default = "results/local" },
+    "device", { "out", default = "results/local" },
   },
 }:read(arg)
 
@@ -97,7 +92,7 @@ local function show(record, three)
 end
 
 -- Whether Ctrl-C was pressed: what was measured before is kept, the cell at hand is not.
-local interrupt, interrupted = require "fewhead.cli.interrupt", false
+local interrupted = false
 
 local function race(case, pressed)
   local problem = need(case:problem(dev))
@@ -133,11 +128,11 @@ for _, pattern in ipairs(opt.pattern) do
     }
   end
 end
-local progress = require("fewhead.cli.progress").new()
+local progress = fh.progress()
 for i, cell in ipairs(cells) do
   progress:show(("%d of %d: %s, s_q %d"):format(i, #cells, cell.pattern, cell.s_q))
   local case = need(fh.case(cell))
-  interrupt.during(function(pressed) race(case, pressed) end)
+  fh.interrupt.during(function(pressed) race(case, pressed) end)
   case:free()
   if interrupted then break end
 end

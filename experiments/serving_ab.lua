@@ -1,28 +1,30 @@
 -- What is a kernel gain worth end to end? Replays a workload through a model of a chunked-prefill engine, arm by arm.
 --
 --   ./fewhead run experiments/serving_ab.lua --workload C16x8kx48 --device-preset h20x8-tp8
---   ./fewhead run experiments/serving_ab.lua --traffic trace.jsonl --sweep results/nvidia-h200/gate_sweep.jsonl --load
--- 0.7
+--   ./fewhead run experiments/serving_ab.lua --traffic trace.jsonl --sweep results/nvidia-h200/gate_sweep.jsonl
 --
 -- On 8 H20 cards a kernel 1.51 times as fast was published as +5.8 % total tokens a second; the model, fitted to the
 -- padded arm alone, predicts +7.4 %, and the cold TTFT at 32k to a tenth of a per cent.
 local fh = require "fewhead"
 
-local opt = fh.cli.options {
+local opt = fh.options {
   name = "serving_ab", usage = "fewhead run experiments/serving_ab.lua [options]",
   about = "The same workload with each arm's attention: throughput, TTFT, TPOT, calls and rows by path.",
   options = {
     { "--workload", "NAME", "a published workload (default C16x8kx48)", choices = fh.workload.names() },
-    { "--traffic", "FILE", "instead: a trace of requests" },
-    { "--count", "INTEGER", "of the trace: its first requests", lo = 1 },
-    { "--rate", "NUMBER", "of the trace: arrivals this many times as fast", lo = 1e-6 },
-    { "--load", "NUMBER", "of the trace: stretched to this share of --tokens-per-s", lo = 1e-6 },
-    { "--tokens-per-s", "NUMBER", "prompt tokens that the engine computes a second", lo = 1 },
+    { "--traffic", "FILE", "instead: a trace of requests", without = { "workload" } },
+    { "--count", "INTEGER", "of the trace: its first requests", lo = 1, with = { traffic = true } },
+    { "--rate", "NUMBER", "of the trace: arrivals this many times as fast", lo = 1e-6, with = { traffic = true },
+      without = { "load" } },
+    { "--load", "NUMBER", "of the trace: stretched to this share of --tokens-per-s", lo = 1e-6,
+      with = { traffic = true, tokens_per_s = true } },
+    { "--tokens-per-s", "NUMBER", "prompt tokens that the engine computes a second", lo = 1,
+      with = { traffic = true, load = true } },
     { "--device-preset", "NAME", "an engine fitted to published figures (default h20x8-tp8)",
       choices = fh.engine_preset.names() },
-    { "--sweep", "FILE", "instead: attention measured by gate_sweep.lua" },
-    { "--step-us", "NUMBER", "with --sweep: what a step takes besides attention", lo = 0 },
-    { "--token-us", "NUMBER", "with --sweep: what each of its tokens adds", lo = 0 },
+    { "--sweep", "FILE", "instead: attention measured by gate_sweep.lua", without = { "device_preset" } },
+    { "--step-us", "NUMBER", "with --sweep: what a step takes besides attention", lo = 0, with = { sweep = true } },
+    { "--token-us", "NUMBER", "with --sweep: what each of its tokens adds", lo = 0, with = { sweep = true } },
     { "--arms", "LIST", "of padded, gate N, native, auto, gather, packed (default: padded, gate 2048, native, auto)" },
     { "--max-tokens", "INTEGER", "tokens of a step at most", default = fh.scheduler.max_num_batched_tokens, lo = 1 },
     { "--repetitions", "INTEGER", "seeds of speculative decoding", lo = 1 },
@@ -33,17 +35,6 @@ local function need(value, err)
   if not value then fh.cli.exit(fh.cli.FAILED, "serving_ab: " .. tostring(err)) end
   return value
 end
-local function refuse(text) fh.cli.exit(fh.cli.USAGE, "serving_ab: " .. text) end
-if opt.workload and opt.traffic then refuse("--workload and --traffic: got both, wanted one of them") end
-if opt.device_preset and opt.sweep then refuse("--device-preset and --sweep: got both, wanted one of them") end
-for _, name in ipairs { "step_us", "token_us" } do
-  if opt[name] and not opt.sweep then refuse(("--%s: has no effect without --sweep"):format((name:gsub("_", "-")))) end
-end
-for _, name in ipairs { "count", "rate", "load", "tokens_per_s" } do
-  if opt[name] and not opt.traffic then refuse(("--%s: has no effect without --traffic"):format((name:gsub("_", "-")))) end
-end
-if opt.rate and opt.load then refuse("--rate and --load: got both, wanted one of them") end
-if (opt.load == nil) ~= (opt.tokens_per_s == nil) then refuse("--load and --tokens-per-s: got one of them, wanted both") end
 
 local workload = opt.workload or "C16x8kx48"
 if opt.traffic then

@@ -22,16 +22,32 @@ end
 -- The quickest sweep that still has a curve: two chunks of a few rows, the fewest samples.
 local QUICK = "--s-q 8,16 --seconds 0 --layout vllm"
 
+-- Two good lines and a bad one.
 local TRAFFIC = table.concat({
   '{"timestamp": 0, "input_length": 20, "output_length": 5, "hash_ids": [1]}',
   '{"timestamp": 1000, "input_length": 8, "output_length": 5, "hash_ids": [2]}',
+  "{}",
 }, "\n")
 
+-- One run with everything that a run can have, looked at by several of the specs below.
+local whole = {}
+local function whole_run()
+  if whole.out then return whole end
+  whole.folder = helper.folder()
+  write(whole.folder .. "trace", TRAFFIC)
+  local command = "cd %s. && unset VLLM_DSV41_FEWHEAD_PREFILL && VLLM_DSV41_FEWHEAD_MIN_SQ=many ./fewhead run "
+    .. "experiments/gate_sweep.lua %s --min-sq 0,16,2048 --traffic %strace --skip-bad --out %sout 2>%sstderr"
+  whole.out, whole.status = helper.shell(command:format(helper.root, QUICK, whole.folder, whole.folder, whole.folder))
+  whole.err = read(whole.folder .. "stderr")
+  return whole
+end
+teardown(function() if whole.folder then helper.shell("rm -rf " .. whole.folder) end end)
+
 describe("gate_sweep", function()
-  it("prints the table, the gate and the line to export, and writes three whole files", function()
-    local out, status, err = run("gate_sweep", QUICK .. " --min-sq 0,16 --out " .. folder .. "out")
-    assert.equal("", err) -- no progress line where there is no terminal
-    assert.equal(0, status)
+  it("prints the table, the gate and the line to export", function()
+    local run_of = whole_run()
+    local out = run_of.out
+    assert.equal(0, run_of.status)
     assert.matches("^Gate sweep: v4%.1%-flash tp8\n8 of 64 heads, d_qk 512, topk 640, hot caches\n", out)
     assert.matches("\n *s_q +padded +gather +packed +auto +ratio +verdict +by +parity +max error +waste padded +waste native\n",
       out)
@@ -45,9 +61,13 @@ describe("gate_sweep", function()
     assert.matches("\n0 %(always%) +2 of 2 ", out)
     assert.matches("\n16 +1 of 2 ", out)
     assert.matches("\nenvironment %(2048%) +0 of 2 ", out)
+    assert.matches("\nauto [^\n]+\nauto over the best path and its plan: %-?[%d.]+ %% on average", out)
+  end)
 
+  it("writes three whole files", function()
+    local run_of = whole_run()
     local lines = 0
-    for line in read(folder .. "out/gate_sweep.jsonl"):gmatch("([^\n]*)\n") do
+    for line in read(run_of.folder .. "out/gate_sweep.jsonl"):gmatch("([^\n]*)\n") do
       local record = assert(json.decode(line))
       assert.is_true(record.path == "padded" or record.path == "gather" or record.path == "packed" or record.path == "auto")
       assert.equal("pass", record.parity.status)
@@ -56,45 +76,38 @@ describe("gate_sweep", function()
       lines = lines + 1
     end
     assert.equal(2 * (#paths + 1), lines)
-    assert.matches("\nauto [^\n]+\nauto over the best path and its plan: %-?[%d.]+ %% on average", out)
-    local markdown = read(folder .. "out/gate_sweep.md")
+    local markdown = read(run_of.folder .. "out/gate_sweep.md")
     assert.matches("^# Gate sweep: v4%.1%-flash tp8\n", markdown)
     assert.is_truthy(markdown:find("![times and speed-up over s_q](gate_sweep.svg)", 1, true))
-    assert.equal(decided, markdown:find("\n```\nexport VLLM_DSV41_FEWHEAD_", 1, true) ~= nil)
-    local svg = read(folder .. "out/gate_sweep.svg")
+    assert.equal(run_of.out:find("\nrecommended[ :]") ~= nil, markdown:find("\n```\nexport VLLM_DSV41_FEWHEAD_", 1, true) ~= nil)
+    local svg = read(run_of.folder .. "out/gate_sweep.svg")
     assert.matches("^<svg .*>padded</text>.*</svg>\n$", svg)
-    assert.equal("gate_sweep.jsonl\ngate_sweep.md\ngate_sweep.svg", (helper.shell("ls -A " .. folder .. "out")))
+    assert.equal("gate_sweep.jsonl\ngate_sweep.md\ngate_sweep.svg", (helper.shell("ls -A " .. run_of.folder .. "out")))
   end)
 
   it("scores gates on the traffic it is given", function()
-    write(folder .. "trace", TRAFFIC)
-    local out, status = run("gate_sweep", QUICK .. " --traffic " .. folder .. "trace --out " .. folder .. "out")
-    assert.equal(0, status)
+    local run_of = whole_run()
+    local out = run_of.out
     assert.matches("\nGates on traffic\n.-trace: mooncake, 2 requests over 1 s, ", out)
     assert.matches("\n2 chunks, 28 rows of 2 requests: one engine, ", out)
     assert.matches("71%.4 %% of the rows lie in chunks outside the measured s_q 8 to 16", out)
     assert.matches("\n0 %(always%) +100%.0 %% +100%.0 %% ", out)
     assert.matches("\n2048 %(published%) +0%.0 %% +0%.0 %% ", out)
-    assert.matches("## Gates on traffic", read(folder .. "out/gate_sweep.md"))
+    assert.matches("## Gates on traffic", read(run_of.folder .. "out/gate_sweep.md"))
+    assert.matches("; 1 bad lines left out, the first: [^\n]*trace:3: timestamp", out)
+  end)
+
+  it("warns of a setting it cannot read, and prints no progress line where there is no terminal", function()
+    assert.equal('fewhead: VLLM_DSV41_FEWHEAD_MIN_SQ: got "many", wanted a whole number >= 0; using 2048\n', whole_run().err)
   end)
 
   it("reads the trace before it measures, and refuses a bad one by file and line", function()
-    write(folder .. "trace", TRAFFIC .. "\n{}\n")
+    write(folder .. "trace", TRAFFIC)
     local out, status, err = run("gate_sweep", QUICK .. " --traffic " .. folder .. "trace --out " .. folder .. "out")
     assert.equal(1, status)
     assert.equal("", out)
     assert.equal("gate_sweep: " .. folder .. "trace:3: timestamp: got nil, wanted a whole number >= 0\n", err)
     assert.equal("stderr\ntrace", (helper.shell("ls -A " .. folder)))
-    out, status = run("gate_sweep", QUICK .. " --skip-bad --traffic " .. folder .. "trace --out " .. folder .. "out")
-    assert.equal(0, status)
-    assert.matches("; 1 bad lines left out, the first: [^\n]*trace:3: timestamp", out)
-  end)
-
-  it("warns of a setting it cannot read", function()
-    local command = "cd %s. && VLLM_DSV41_FEWHEAD_MIN_SQ=many ./fewhead run experiments/gate_sweep.lua %s --out %sout"
-    local out, status = helper.shell(command:format(helper.root, QUICK, folder))
-    assert.equal(0, status)
-    assert.matches('fewhead: VLLM_DSV41_FEWHEAD_MIN_SQ: got "many", wanted a whole number >= 0; using 2048', out)
   end)
 
   it("keeps what was measured on Ctrl-C, writes whole files and leaves with 130", function()
@@ -128,7 +141,8 @@ describe("gate_sweep", function()
   end)
 
   it("blames --device for a device that is not here, as all that take it do", function()
-    for _, name in ipairs { "gate_sweep", "layers", "peers", "bench_packed", "bench_gpu" } do
+    local names = { "gate_sweep", "layers", "peers", "bench_packed", "bench_gpu", "layouts", "bench", "parity" }
+    for _, name in ipairs(names) do
       local _, status, err = run(name, "--device abacus")
       assert.same({ 1, name .. ': --device: got "abacus", wanted cpu, cuda or cuda:N\n' }, { status, err })
     end
@@ -142,42 +156,85 @@ describe("gate_sweep", function()
     assert.equal(2, status)
     assert.matches('^gate_sweep: %-%-layout: got "vlm", wanted ', err)
   end)
-end)
 
-describe("layers, peers and the benches", function()
-  it("keep what was measured on Ctrl-C and leave with 130", function()
-    -- Ctrl-C once the first table stands, or in the middle of a cell; what is to come lasts far longer.
-    local command = "cd %s. && { timeout --preserve-status -s INT %s ./fewhead run experiments/%s.lua "
-      .. "--device cpu --out %sout %s; echo $?; } 2>&1"
-    for name, options in pairs {
-      layers = "--s-q 1 --prior 20,32768,131072 --pattern local,csa --seconds 30",
-      peers = "--s-q 1,65536 --samples 6 --seconds 0",
-      bench_packed = "--s-q 1,4,65536 --samples 6",
+  it("and the others refuse an option without effect, by its name", function()
+    for _, words in ipairs {
+      { "gate_sweep", "--indices Makefile --pattern csa", "--indices: has no effect with --pattern" },
+      { "gate_sweep", "--skip-bad", "--skip-bad: has no effect without --traffic" },
+      { "overlap", "--indices Makefile --keep 0.5", "--keep: has no effect without --pattern local" },
+      { "overlap", "--pattern uniform --prior 5",
+        "--prior: has no effect without --pattern window or csa or local or dense_prefix" },
+      { "gate_traffic", "--alone --load 0.5 --traffic Makefile", "--load: has no effect with --alone" },
+      { "layers", "--pattern csa --keep 0.5", "--keep: has no effect without --pattern local" },
     } do
-      local out = helper.shell(command:format(helper.root, 3, name, folder, options))
-      assert.matches("\n130\n*$", "\n" .. out)
-      assert.matches("interrupted: %d+ %l+", out)
-      local file = name == "bench_packed" and "packed" or name
-      assert.matches("interrupted: %d+ %l+", read(folder .. "out/" .. file .. ".md"))
-      for line in read(folder .. "out/" .. file .. ".jsonl"):gmatch("[^\n]+") do assert(json.decode(line)) end
+      local out, status, err = run(words[1], words[2])
+      assert.same({ 2, "", ("%s: %s (--help lists the options)\n"):format(words[1], words[3]) }, { status, out, err })
     end
   end)
 end)
 
+describe("layers, peers and the benches", function()
+  -- Sends this process the signal of Ctrl-C within the second thing that is measured, then runs the command in ARGV.
+  local PRESS = [[
+    local fh, ffi = require "fewhead", require "ffi"
+    ffi.cdef "int kill(int, int);"
+    local posix = require "fewhead.base.posix"
+    local measured = 0
+    local function press_at_second()
+      measured = measured + 1
+      if measured == 2 then ffi.C.kill(posix.pid(), posix.SIGINT) end
+    end
+    if arg[2]:find("layers") then
+      local layers = fh.layers
+      rawset(fh, "layers", function(o) press_at_second() return layers(o) end)
+    else
+      local during = fh.interrupt.during
+      fh.interrupt.during = function(f) return during(function(pressed) press_at_second() return f(pressed) end) end
+    end
+    os.exit(fh.cli.main(arg), true)]]
+
+  for name, options in pairs {
+    layers = "--s-q 1 --prior 20,21,22 --pattern local --seconds 0",
+    peers = "--s-q 1,2,4 --pattern csa --samples 6 --seconds 0",
+    bench_packed = "--s-q 1,2,4 --samples 6",
+  } do
+    it("keep what was measured on Ctrl-C and leave with 130: " .. name, function()
+      local words = {}
+      for word in ("run experiments/%s.lua --device cpu --out %sout %s"):format(name, folder, options):gmatch("%S+") do
+        words[#words + 1] = ("%q"):format(word)
+      end
+      local code = ("arg = { %s }\n%s"):format(table.concat(words, ", "), PRESS)
+      local out, status = helper.luajit(code, { cd = helper.root .. "." })
+      assert.equal(130, status, out)
+      local what = name == "layers" and "1 tables" or "%d+ records"
+      assert.matches("interrupted: " .. what, out)
+      local file = name == "bench_packed" and "packed" or name
+      assert.matches("interrupted: " .. what, read(folder .. "out/" .. file .. ".md"))
+      local cells, lines = {}, 0
+      for line in read(folder .. "out/" .. file .. ".jsonl"):gmatch("[^\n]+") do
+        local record = assert(json.decode(line))
+        cells[json.encode(record.case or record.chunk)], lines = true, lines + 1
+      end
+      assert.is_true(lines > 1)
+      local first = next(cells)
+      assert.is_nil(next(cells, first), "records of more than the first cell")
+    end)
+  end
+end)
+
 describe("gate_traffic", function()
   it("scores an earlier sweep on any number of traces without measuring", function()
-    write(folder .. "trace", TRAFFIC)
     write(folder .. "csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.9799600,9,10")
-    assert.equal(0, (select(2, run("gate_sweep", QUICK .. " --out " .. folder .. "out"))))
-    local before = read(folder .. "out/gate_sweep.jsonl")
-    local options = "--sweep %sout/gate_sweep.jsonl --traffic %strace --traffic %scsv --alone"
-    local out, status = run("gate_traffic", options:format(folder, folder, folder))
+    local sweep = whole_run().folder .. "out/gate_sweep.jsonl"
+    local before = read(sweep)
+    local options = "--sweep %s --traffic %strace --traffic %scsv --alone --skip-bad"
+    local out, status = run("gate_traffic", options:format(sweep, whole.folder, folder))
     assert.equal(0, status)
     assert.matches("^csa vllm hot: ", out)
     assert.matches("trace: mooncake, 2 requests", out)
     assert.matches("csv: azure, 1 requests", out)
     assert.matches("2 chunks, 28 rows of 2 requests: every request alone, infinite prefix cache, at most 8192 rows a chunk", out)
-    assert.equal(before, read(folder .. "out/gate_sweep.jsonl"))
+    assert.equal(before, read(sweep))
   end)
 
   it("says what is missing", function()

@@ -10,7 +10,7 @@ local M = {}
 --- The rooms, lowest first: a module requires modules of its own room and of rooms before it, none of a later one. In each room
 -- the modules that scripts use; the others are this library's own plumbing.
 M._rooms = {
-  { "base", { "arguments", "ffi", "json", "npy" } },
+  { "base", { "arguments", "option", "ffi", "json", "npy" } },
   { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "run" } },
@@ -18,7 +18,7 @@ M._rooms = {
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },
   { "report", { "report", "gate_report", "plot" } },
-  { "cli", { "cli", "bench" } },
+  { "cli", { "cli", "options", "interrupt", "progress", "bench" } },
 }
 
 --- Their names in that order, and the room of each.

@@ -210,6 +210,10 @@ describe("case", function()
       refused("case: d_v: got 256, wanted 512", { s_q = 1, d_v = 256 })
       refused("case: sm_scale: got 0, wanted a number > 0", { s_q = 1, sm_scale = 0 })
       refused("case: sm_scale: got NaN, wanted a finite number", { s_q = 1, sm_scale = 0 / 0 })
+      refused('case: keep: has no effect with pattern "uniform"; patterns that take it: local',
+        { s_q = 1, pattern = "uniform", keep = 0.9 })
+      refused('case: pattern: got "cas", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
+        { s_q = 1, pattern = "cas" })
       refused("case: scale_q: got -1, wanted a finite number >= 0", { s_q = 1, scale_q = -1 })
       refused("case: lse: got 1, wanted true or false", { s_q = 1, lse = 1 })
       refused("case: s_q: got true, wanted a whole number in 0 .. 2147483647", { s_q = true })

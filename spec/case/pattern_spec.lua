@@ -442,6 +442,28 @@ describe("pattern", function()
     end)
   end)
 
+  describe("the table", function()
+    it("says which patterns there are and what they take", function()
+      assert.same({ "uniform", "window", "csa", "local", "dense_prefix", "file" }, pattern.names)
+      assert.same({ "uniform", "window", "csa", "local", "dense_prefix" }, pattern.drawn)
+      assert.same({ "window", "requests", "prior" }, pattern.reads("window"))
+      assert.same({ "csa", "local" }, pattern.taking("ratio"))
+      assert.same(pattern.names, pattern.taking("seed"))
+      assert.is_true(pattern.takes("local", "keep"))
+      assert.is_false(pattern.takes("csa", "keep"))
+      assert.equal("indices", pattern.needs("file"))
+      assert.is_nil(pattern.needs("csa"))
+      assert.same({ "window", "index_topk", "ratio" }, pattern.of_preset("csa"))
+    end)
+
+    it("drops from options what a pattern does not take, and nothing else", function()
+      local options = { s_q = 4, keep = 0.9, ratio = 2, layout = "vllm" }
+      assert.same({ s_q = 4, layout = "vllm" }, pattern.fitting("uniform", options))
+      assert.same({ s_q = 4, ratio = 2, layout = "vllm" }, pattern.fitting("csa", options))
+      assert.same({ s_q = 4, keep = 0.9, ratio = 2, layout = "vllm" }, options)
+    end)
+  end)
+
   describe("sizes of nothing", function()
     it("are fine", function()
       for _, name in ipairs { "uniform", "window", "csa", "local", "dense_prefix" } do
@@ -462,6 +484,15 @@ describe("pattern", function()
         { s_q = 1 })
       refused('pattern csa: unknown option "ratios"; did you mean "ratio"? known: ' .. table.concat(pattern.options, ", "), "csa",
         { s_q = 1, ratios = 2 })
+    end)
+
+    it("options that the pattern does not take, naming those that do", function()
+      refused('pattern uniform: keep: has no effect with pattern "uniform"; patterns that take it: local', "uniform",
+        { s_q = 1, keep = 0.9 })
+      refused('pattern window: holes: has no effect with pattern "window"; patterns that take it: uniform, csa, local', "window",
+        { s_q = 1, holes = 0 })
+      refused('pattern csa: indices: has no effect with pattern "csa"; patterns that take it: file', "csa",
+        { s_q = 1, indices = "x.npy" })
     end)
 
     it("sizes that are none", function()

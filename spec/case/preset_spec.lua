@@ -1,4 +1,5 @@
 local preset = require "fewhead.case.preset"
+local refusal = require("spec.helper").refusal
 
 describe("preset", function()
   it("knows six models at five tensor-parallel sizes", function()
@@ -73,13 +74,12 @@ describe("preset", function()
     assert.equal("v4.1-flash tp8", preset.default)
   end)
 
-  it("refuses an unknown name with the list of those there are", function()
-    local ok, err = pcall(preset.get, "v4.1-flash tp3")
-    assert.is_false(ok)
-    assert.equal('preset: got "v4.1-flash tp3", wanted one of ' .. table.concat(preset.names(), ", ") ..
-      '; did you mean "v4.1-flash tp1"?', err)
-    ok, err = pcall(function() preset.get(8) end)
-    assert.is_false(ok)
-    assert.matches("^spec/case/preset_spec.lua:%d+: preset: got 8, wanted one of glm%-5 tp1, ", err)
+  it("refuses an unknown name with the nearest one and where the list is", function()
+    assert.equal('preset: got "v4.1-flash tp3", wanted a name that fh.preset.names() lists; did you mean "v4.1-flash tp1"?',
+      refusal(function() preset.get("v4.1-flash tp3") end))
+    assert.equal("preset: got 8, wanted a name that fh.preset.names() lists", refusal(function() preset.get(8) end))
+    assert.equal("mine: got nil, wanted a name that fh.preset.names() lists",
+      refusal(function() preset.check("mine", nil, 1) end))
+    assert.equal("glm-5 tp8", preset.check("mine", "glm-5 tp8"))
   end)
 end)

@@ -147,6 +147,28 @@ describe("options.new", function()
     assert.matches("option 2: %-%-a stands there twice$", err)
   end)
 
+  it("refuses options without effect by their names", function()
+    local p = parser {
+      { "--alone", nil, "alone" }, { "--load", "NUMBER", "load", default = 0.7, without = { "alone" } },
+      { "--pattern", "LIST", "pattern", choices = { "csa", "local" }, default = "csa" },
+      { "--keep", "NUMBER", "kept", with = { pattern = { "local" } } },
+    }
+    assert.same({ nil, "--load: has no effect with --alone" }, { p:parse { "--load", "0.5", "--alone" } })
+    assert.same({ nil, "--keep: has no effect without --pattern local" }, { p:parse { "--keep", "0.5" } })
+    assert.equal(0.5, p:parse({ "--keep", "0.5", "--pattern", "csa,local" }).keep)
+    assert.equal(0.7, p:parse({ "--alone" }).load) -- a default is not given
+  end)
+
+  it("takes shared rows by name, with fields of a script's own", function()
+    local p = parser { "preset", { "layout", "LIST", default = "vllm,offset" }, { "seconds", default = 5 } }
+    assert.same({ preset = "v4.1-flash tp8", layout = { "vllm", "offset" }, seconds = 5 }, p:parse {})
+    assert.same({ nil, '--preset: got "glm5 tp8", wanted one of 30 names; did you mean glm-5 tp8?' },
+      { p:parse { "--preset", "glm5 tp8" } })
+    local _, err = pcall(function() parser { "prest" } end)
+    assert.matches('cli.options: option 1: got "prest", wanted .-did you mean "preset"%?$', err)
+    assert.equal(60, options.shared.seconds.default)
+  end)
+
   it("writes its own help", function()
     assert.equal([[
 usage: fewhead run experiments/tool.lua [options]

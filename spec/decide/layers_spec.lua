@@ -271,8 +271,8 @@ describe("experiments/layers.lua", function()
   end)
 
   it("refuses wrong options with status 2", function()
-    local status, out, err = process.run { "./fewhead", "run", "experiments/layers.lua", "--tp", "3" }
+    local status, out, err = process.run { "./fewhead", "run", "experiments/layers.lua", "--preset", "v3.2 tp3" }
     assert.same({ 2, "" }, { status, out })
-    assert.equal('layers: --tp: got "3", wanted one of 1, 2, 4, 8, 16 (--help lists the options)\n', err)
+    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 30 names; did you mean v3.2 tp1? (--help lists the options)\n', err)
   end)
 end)

@@ -161,8 +161,8 @@ describe("experiments/overlap.lua", function()
       "0,3")
     refused('--cu-seqlens-q: got x, wanted whole numbers, 0 first and s_q last', 2, "--indices", folder .. "a.npy",
       "--cu-seqlens-q", "0,x")
-    refused("got no lists, wanted one of --indices FILE and --pattern NAME (--help lists the options)", 2)
-    refused("got both, wanted one of --indices FILE and --pattern NAME (--help lists the options)", 2, "--indices",
+    refused("no lists, wanted --indices FILE or --pattern NAME (--help lists the options)", 2)
+    refused("--indices: has no effect with --pattern (--help lists the options)", 2, "--indices",
       folder .. "a.npy", "--pattern", "csa")
     refused('machine: got "h300", wanted cpu, cuda:N, a FILE.jsonl, or a folder of results/ with packed.jsonl in it, such as '
       .. "nvidia-h200", 1, "--indices", folder .. "a.npy", "--on", "h300")

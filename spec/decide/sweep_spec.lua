@@ -44,7 +44,7 @@ describe("fh.sweep", function()
       refused { layout = "contiguous,vlm" })
     assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
       refused { pattern = "cs" })
-    assert.matches('^sweep: preset: got "v9 tp8", wanted one of glm%-5 tp1, ', refused { preset = "v9 tp8" })
+    assert.matches('^sweep: preset: got "v9 tp8", wanted a name that fh.preset.names%(%) lists$', refused { preset = "v9 tp8" })
     assert.equal('sweep: paths[2]: got "gahter", wanted one of reference, padded, gather, packed, native, auto; '
       .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
     assert.equal("sweep: indices: got nil, wanted the file of pattern file", refused { pattern = "file" })
@@ -128,6 +128,20 @@ describe("fh.sweep", function()
     assert.equal("invalid", sweep.records[1].parity.status)
     assert.equal("padded did not run: group: got 2, wanted 0 .. 1 for h_q 64", sweep.records[1].parity.reason)
     assert.matches("padded invalid, gather invalid", tostring(sweep))
+  end)
+
+  it("gives a cell the options that its pattern takes, and no cell twice", function()
+    local cells = {}
+    local sweep = fh.sweep { s_q = 2, pattern = { "uniform", "local" }, ratio = { 1, 2 }, keep = 0.8, prior = 30, topk = 160,
+      paths = { "padded", "gather" }, max_seconds = 0, min_samples = 5, on_cell = function(_, _, cell) cells[#cells + 1] = { cell.pattern, cell.ratio or 0, cell.keep or 0 } end }
+    assert.same({ { "uniform", 0, 0 }, { "local", 1, 0.8 }, { "local", 2, 0.8 } }, cells)
+    assert.equal(0, #sweep:failures().records)
+    assert.equal("sweep: keep: has no effect with pattern uniform, csa; patterns that take it: local",
+      helper.refusal(function() local s = fh.sweep { s_q = 2, keep = 0.8, pattern = { "uniform", "csa" } } return s end))
+    assert.equal("sweep: ratio: has no effect with pattern file; patterns that take it: csa, local",
+      helper.refusal(function() local s = fh.sweep { s_q = 2, ratio = 2, indices = "x.npy" } return s end))
+    assert.equal("sweep: indices: got nil, wanted the file of pattern file",
+      helper.refusal(function() local s = fh.sweep { s_q = 2, pattern = "file" } return s end))
   end)
 
   it("keeps the cells before an interrupt, in a whole file", function()

@@ -62,12 +62,9 @@ M.options = KNOWN
 local function pattern_options(o, name, base)
   local p = {}
   for _, key in ipairs(pattern.options) do p[key] = o[key] end
-  if name == "csa" or name == "local" then
-    if p.window == nil then p.window = base.window end
-    if p.topk == nil and p.index_topk == nil then p.index_topk = base.index_topk end
-    if p.ratio == nil then p.ratio = base.ratio end
-  elseif name ~= "window" and name ~= "file" and p.topk == nil then
-    p.topk = base.topk
+  for _, key in ipairs(pattern.of_preset(name)) do
+    local stands = key == "index_topk" and p.topk ~= nil -- topk says it, less the window
+    if p[key] == nil and not stands then p[key] = base[key] end
   end
   return p
 end
@@ -137,7 +134,7 @@ function M.new(o)
   local sink = given(o.sink, base.window > 0)
   if type(sink) == "boolean" then sink = sink and "normal" or "none" end
 
-  local name = given(o.pattern, o.indices ~= nil and "file" or "csa")
+  local name = args.enum("case: pattern", given(o.pattern, o.indices ~= nil and "file" or "csa"), pattern.names)
   local g, err = resolve_pattern(name, pattern_options(o, name, base), 2)
   if not g then return nil, err end
 

@@ -4,7 +4,7 @@
 --     local p = pattern.make("csa", { s_q = 2048, ratio = 2, prior = 6144, seed = 1 })
 --     print(p.s_kv, p.topk, p.topk_length[0])    --> 6271  640  640
 --
--- Names, and the options each of them reads (an option that a pattern does not read is accepted and changes nothing):
+-- Names, and the options that each of them takes beside the common ones; any other is refused:
 --   uniform       s_kv (8192), topk (640), repeats, holes: keys drawn evenly from all KV rows. Without repeats a row is the
 --                 head of a random permutation; where topk > s_kv the rest is filled with invalid values. repeats = true draws
 --                 with replacement.
@@ -54,31 +54,62 @@ local MAX_ENTRIES = 2^28
 --- Streams of the generator that a seed is split into; fh.problem has its own, counted from 16.
 local STREAM = { picks = 0, holes = 1, invalid = 2, lengths = 3, invalid_rows = 4, invalid_row_values = 5 }
 
-M.names = { "uniform", "window", "csa", "local", "dense_prefix", "file" }
---- Those that are drawn, rather than read from a file.
-M.drawn = { "uniform", "window", "csa", "local", "dense_prefix" }
-
+-- The options of every pattern.
 local COMMON = { "s_q", "s_kv", "topk", "seed", "lengths", "invalid_rows" }
-local READS = {
-  uniform = { "repeats", "holes" },
-  window = { "window", "requests", "prior" },
-  csa = { "window", "index_topk", "ratio", "holes", "requests", "prior" },
-  ["local"] = { "window", "index_topk", "ratio", "keep", "holes", "requests", "prior" },
-  dense_prefix = { "requests", "prior" },
-  file = { "indices" },
-}
-local KNOWN, is_known = {}, {}
-for _, list in ipairs { COMMON, READS["local"], READS.uniform, READS.file } do
-  for _, key in ipairs(list) do
-    if not is_known[key] then KNOWN[#KNOWN + 1], is_known[key] = key, true end
+
+-- The patterns by name. Each is one entry at the end of this file: { name =, options = those it takes beside the common ones,
+-- needs = the option without which it is nothing, preset = options whose default in a case is the preset's, resolve = function(g,
+-- o, what, level), which checks the options and fills in g, fill = function(g, indices, lengths) }.
+local PATTERNS = {}
+
+--- The names, in order; and those of lists that are drawn, rather than read from a file.
+M.names, M.drawn = {}, {}
+
+--- The option names that make() and resolve() know.
+M.options = { unpack(COMMON) }
+
+local is_common, is_known = {}, {}
+for _, key in ipairs(COMMON) do is_common[key], is_known[key] = true, true end
+
+local function add(pattern)
+  PATTERNS[pattern.name], M.names[#M.names + 1] = pattern, pattern.name
+  if not pattern.needs then M.drawn[#M.drawn + 1] = pattern.name end
+  pattern.takes = {}
+  for _, key in ipairs(pattern.options) do
+    pattern.takes[key] = true
+    if not is_known[key] then M.options[#M.options + 1], is_known[key] = key, true end
   end
 end
 
---- The option names that make() and resolve() know.
-M.options = KNOWN
+--- The options that pattern `name` takes beyond those that all of them do, in order.
+function M.reads(name) return PATTERNS[name].options end
 
---- The options that pattern `name` reads beyond those that all of them do.
-function M.reads(name) return READS[name] end
+--- Whether pattern `name` takes the option `key` of M.options.
+function M.takes(name, key) return is_common[key] or PATTERNS[name].takes[key] or false end
+
+--- The option without which pattern `name` is nothing; nil for those that are drawn.
+function M.needs(name) return PATTERNS[name].needs end
+
+--- The names of the patterns that take the option `key`, in order.
+function M.taking(key)
+  local list = {}
+  for _, name in ipairs(M.names) do
+    if M.takes(name, key) then list[#list + 1] = name end
+  end
+  return list
+end
+
+--- A copy of a table of options without those that pattern `name` does not take: for scripts that go through several patterns.
+function M.fitting(name, options)
+  local copy = {}
+  for key, value in pairs(options) do
+    if not is_known[key] or M.takes(name, key) then copy[key] = value end
+  end
+  return copy
+end
+
+--- The options of pattern `name` whose default in a case is the preset's figure of that name.
+function M.of_preset(name) return PATTERNS[name].preset end
 
 -- ---- Sizes ------------------------------------------------------------------------------------------------------------------
 
@@ -140,9 +171,7 @@ local function place_requests(g, o, ratio, what, level)
   g.kv_rows = g.s_kv / count
 end
 
-local resolve = {}
-
-function resolve.uniform(g, o, what, level)
+local function resolve_uniform(g, o, what, level)
   g.topk = g.topk or INDEX_TOPK + WINDOW
   g.s_kv = g.s_kv or BATCHED_TOKENS
   g.repeats = args.boolean(what .. ": repeats", given(o.repeats, false), level + 1)
@@ -150,7 +179,7 @@ function resolve.uniform(g, o, what, level)
   g.holes = args.number(what .. ": holes", given(o.holes, 0), 0, 1, level + 1)
 end
 
-function resolve.window(g, o, what, level)
+local function resolve_window(g, o, what, level)
   local most = g.topk or INT32_MAX
   g.window = args.integer(what .. ": window", given(o.window, min(WINDOW, most)), 0, most, level + 1)
   g.topk = g.topk or g.window
@@ -158,7 +187,7 @@ function resolve.window(g, o, what, level)
   place_requests(g, o, nil, what, level + 1)
 end
 
-function resolve.csa(g, o, what, level)
+local function resolve_csa(g, o, what, level)
   g.window = args.integer(what .. ": window", given(o.window, WINDOW), 0, INT32_MAX, level + 1)
   if g.topk and g.topk < g.window then
     error(("%s: topk: got %d, wanted at least the window, %d"):format(what, g.topk, g.window), level + 1)
@@ -175,17 +204,17 @@ function resolve.csa(g, o, what, level)
   end
 end
 
-resolve["local"] = function(g, o, what, level)
+local function resolve_local(g, o, what, level)
   g.keep = args.number(what .. ": keep", given(o.keep, KEEP), 0, 1, level + 1)
-  resolve.csa(g, o, what, level + 1)
+  resolve_csa(g, o, what, level + 1)
 end
 
-function resolve.dense_prefix(g, o, what, level)
+local function resolve_dense_prefix(g, o, what, level)
   g.topk = g.topk or INDEX_TOPK + WINDOW
   place_requests(g, o, 1, what, level + 1)
 end
 
-function resolve.file(g, o, what, level)
+local function resolve_file(g, o, what, level)
   g.indices = args.string(what .. ": indices", o.indices, level + 1)
   local lists, err = npy.load(g.indices)
   if not lists then return nil, err end
@@ -211,6 +240,16 @@ function resolve.file(g, o, what, level)
   end
 end
 
+-- Refuse an option that the pattern does not take.
+local function check_taken(name, o, what, level)
+  for _, key in ipairs(M.options) do
+    if o[key] ~= nil and not M.takes(name, key) then
+      error(('%s: %s: has no effect with pattern "%s"; patterns that take it: %s'):format(what, key, name,
+        table.concat(M.taking(key), ", ")), level + 1)
+    end
+  end
+end
+
 --- Check the options and fill in defaults and sizes, without drawing anything: a table with s_q, s_kv, topk, seed, lengths,
 -- invalid_rows and what the pattern reads (requests and prior as lists, one number a request). Wrong options raise, blaming the
 -- `level`-th caller from the function that calls resolve (1 = that function); a bad file is nil, err.
@@ -218,14 +257,15 @@ function M.resolve(name, o, level, what)
   level = level or 2
   args.enum(what and what .. ": pattern" or "pattern", name, M.names, level + 1)
   what = what or "pattern " .. name
-  o = args.options(what, o, KNOWN, level + 1)
+  o = args.options(what, o, M.options, level + 1)
+  check_taken(name, o, what, level + 1)
   local g = { name = name }
-  if name ~= "file" then g.s_q = args.integer(what .. ": s_q", o.s_q, 0, INT32_MAX, level + 1) end
+  if not PATTERNS[name].needs then g.s_q = args.integer(what .. ": s_q", o.s_q, 0, INT32_MAX, level + 1) end
   if o.s_kv ~= nil then g.s_kv = args.integer(what .. ": s_kv", o.s_kv, 0, INT32_MAX, level + 1) end
   if o.topk ~= nil then g.topk = args.integer(what .. ": topk", o.topk, 0, INT32_MAX, level + 1) end
   g.seed = args.integer(what .. ": seed", given(o.seed, 0), 0, nil, level + 1)
   g.invalid_rows = args.number(what .. ": invalid_rows", given(o.invalid_rows, 0), 0, 1, level + 1)
-  local _, err = resolve[name](g, o, what, level + 1)
+  local _, err = PATTERNS[name].resolve(g, o, what, level + 1)
   if err then return nil, err end
   g.lengths = given(o.lengths, "natural")
   if type(g.lengths) == "number" then
@@ -295,12 +335,11 @@ local function invalid_values(s_kv)
   return values, n + 1
 end
 
-local fill = {}
-
--- Requests, compressed picks and windows: csa, local and window differ only in how the picks change from row to row.
-local function fill_rows(g, indices, lengths, keep)
+-- Requests, compressed picks and windows: csa, local and window differ only in how the picks change from row to row, g.keep.
+local function fill_rows(g, indices, lengths)
   local roll, hole = dice(g.seed, STREAM.picks), dice(g.seed, STREAM.holes)
   local topk, window, index_topk, ratio, holes = g.topk, g.window, g.index_topk, g.ratio or 1, g.holes * WORDS
+  local keep = g.keep
   local row = 0
   for r = 1, #g.requests do
     local prior, base = g.prior[r], (r - 1) * g.kv_rows
@@ -332,11 +371,7 @@ local function fill_rows(g, indices, lengths, keep)
   end
 end
 
-function fill.window(g, indices, lengths) fill_rows(g, indices, lengths) end
-function fill.csa(g, indices, lengths) fill_rows(g, indices, lengths) end
-fill["local"] = function(g, indices, lengths) fill_rows(g, indices, lengths, g.keep) end
-
-function fill.uniform(g, indices)
+local function fill_uniform(g, indices)
   local s_kv, topk, roll = g.s_kv, g.topk, dice(g.seed, STREAM.picks)
   local bad, hole = dice(g.seed, STREAM.invalid), dice(g.seed, STREAM.holes)
   local invalid, kinds = invalid_values(s_kv)
@@ -359,7 +394,7 @@ function fill.uniform(g, indices)
   end
 end
 
-function fill.dense_prefix(g, indices, lengths)
+local function fill_dense_prefix(g, indices, lengths)
   local topk, row = g.topk, 0
   for r = 1, #g.requests do
     local base = (r - 1) * g.kv_rows
@@ -373,7 +408,7 @@ function fill.dense_prefix(g, indices, lengths)
   end
 end
 
-function fill.file(g, indices, lengths)
+local function fill_file(g, indices, lengths)
   ffi.copy(indices, g.lists, g.s_q * g.topk * ffi.sizeof("int32_t"))
   if g.list_lengths then ffi.copy(lengths, g.list_lengths, g.s_q * ffi.sizeof("int32_t")) end
 end
@@ -393,7 +428,7 @@ end
 function M.draw(g)
   local s_q, s_kv, topk = g.s_q, g.s_kv, g.topk
   local indices, lengths = ffi.new("int32_t[?]", max(s_q * topk, 1)), ffi.new("int32_t[?]", max(s_q, 1))
-  fill[g.name](g, indices, lengths)
+  PATTERNS[g.name].fill(g, indices, lengths)
 
   if g.invalid_rows > 0 then
     local roll, bad = dice(g.seed, STREAM.invalid_rows), dice(g.seed, STREAM.invalid_row_values)
@@ -428,5 +463,25 @@ function M.draw(g)
     indices = indices, topk_length = has and lengths or nil, keys = keys, valid = valid, s_q = s_q, s_kv = s_kv, topk = topk,
   }
 end
+
+-- ---- The table ----------------------------------------------------------------------------------------------------------------
+
+add { name = "uniform", options = { "repeats", "holes" }, preset = { "topk" }, resolve = resolve_uniform, fill = fill_uniform }
+add {
+  name = "window", options = { "window", "requests", "prior" }, preset = {}, resolve = resolve_window, fill = fill_rows,
+}
+add {
+  name = "csa", options = { "window", "index_topk", "ratio", "holes", "requests", "prior" },
+  preset = { "window", "index_topk", "ratio" }, resolve = resolve_csa, fill = fill_rows,
+}
+add {
+  name = "local", options = { "window", "index_topk", "ratio", "keep", "holes", "requests", "prior" },
+  preset = { "window", "index_topk", "ratio" }, resolve = resolve_local, fill = fill_rows,
+}
+add {
+  name = "dense_prefix", options = { "requests", "prior" }, preset = { "topk" }, resolve = resolve_dense_prefix,
+  fill = fill_dense_prefix,
+}
+add { name = "file", options = { "indices" }, needs = "indices", preset = {}, resolve = resolve_file, fill = fill_file }
 
 return M

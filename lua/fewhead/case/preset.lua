@@ -82,13 +82,22 @@ function M.names()
   return copy
 end
 
+--- Raise unless `name` is one of names(): "WHAT: got .., wanted a name that fh.preset.names() lists", and the nearest one.
+-- Returns name.
+function M.check(what, name, level)
+  if by_name[name] then return name end
+  local near = args.nearest(name, names)
+  error(("%s: got %s, wanted a name that fh.preset.names() lists%s"):format(what, args.show(name),
+    near and ('; did you mean "%s"?'):format(near) or ""), (level or 2) + 1)
+end
+
 --- A fresh table: name, model, tp; heads of the model, h_q of one rank, h_pad that a 64- or 128-head kernel pads them to; d_qk,
 -- d_v; index_topk + window = topk, the width of an index list; ratios, a list of the compression ratios of its layers in rising
 -- order, and layers_at[ratio]; ratio, the smallest that compresses or keeps whole tokens, so the layers with the longest lists;
 -- layers, hidden; lists, the index lists of the layers, { ratio =, layers = how many use it } each, in the order of the layers
--- where a model shares them, else by ratio. An unknown name raises with the list of known ones.
+-- where a model shares them, else by ratio. An unknown name raises with the nearest one.
 function M.get(name, level)
-  args.enum("preset", name, names, level or 2)
+  M.check("preset", name, level or 2)
   local key = by_name[name]
   local m = MODELS[key.model]
   local ratios, layers_at, layers = {}, {}, 0

@@ -7,9 +7,9 @@
 local case = require "fewhead.case.case"
 local cli = require "fewhead.cli.cli"
 local compare = require "fewhead.measure.compare"
-local device = require "fewhead.device.device"
 local interrupt = require "fewhead.cli.interrupt"
 local json = require "fewhead.base.json"
+local options = require "fewhead.cli.options"
 local provider = require "fewhead.device.provider"
 local plan = require "fewhead.device.plan"
 local progress = require "fewhead.cli.progress"
@@ -31,17 +31,15 @@ local TERA = 1e12
 local Bench = { __name = "bench" }
 Bench.__index = Bench
 
---- The options that benches share, as fewhead.cli.options' object. about: what the bench shows; s_q: the default of --s-q.
+--- The options that benches share, as fh.options makes them. about: what the bench shows; s_q: the default of --s-q.
 function M.options(name, about, s_q)
-  return cli.options {
+  return options {
     name = name, about = about,
     options = {
-      provider.option,
-      { "--device", "NAME", "device to run on: cuda:0, cpu", default = device.default_name() },
-      { "--s-q", "AXIS", "rows of a chunk", default = s_q, lo = 1, hi = 131072 },
+      "provider", "device", { "s_q", default = s_q, hi = 131072 },
       { "--quick", nil, "the first kind of cells alone" },
       { "--samples", "INTEGER", "launches timed of each path and cell", default = 30, lo = 6 },
-      { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
+      "out",
     },
   }
 end

@@ -1,17 +1,15 @@
 --- The command line: the commands behind ./fewhead, and what a script that it runs needs of the shell's world.
 --
 --     local cli = require "fewhead.cli.cli"
---     local opt = cli.options { name = "tool", options = { { "--rows", "INTEGER", "how many", lo = 1 } } }:read(arg)
+--     local opt = fh.options { name = "tool", options = { { "--rows", "INTEGER", "how many", lo = 1 } } }:read(arg)
 --     if failed then cli.exit(cli.FAILED, "tool: it failed") end
 local args = require "fewhead.base.arguments"
 local checkout = require "fewhead.base.checkout"
 local exit = require "fewhead.cli.exit"
-local options = require "fewhead.cli.options"
 
 local M = {}
 
---- A parser of options (fewhead.cli.options); ending a script and its statuses (fewhead.cli.exit).
-M.options = options.new
+--- Ending a script, and its statuses (fewhead.cli.exit).
 M.exit = exit.with
 M.FAILED, M.USAGE, M.INTERRUPTED = exit.FAILED, exit.USAGE, exit.INTERRUPTED
 
@@ -58,7 +56,7 @@ function commands.run(argv)
 end
 
 function commands.info(argv) return require("fewhead.cli.info").main(argv) end
-function commands.parity(argv) return require("fewhead.measure.parity").main(argv) end
+function commands.parity(argv) return require("fewhead.cli.parity").main(argv) end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
 local names = { "run", "info", "parity", "repl" }

@@ -1,7 +1,6 @@
--- interrupt: Ctrl-C as a question instead of a death: a long run asks whether it was pressed, and ends in good order.
+--- Interrupt: Ctrl-C as a question instead of a death: a long run asks whether it was pressed, and ends in good order.
 --
---   local interrupt = require "fewhead.cli.interrupt"
---   local sweep = interrupt.during(function(pressed) return fh.sweep { s_q = "64:8192:*2", interrupted = pressed } end)
+--   local sweep = fh.interrupt.during(function(pressed) return fh.sweep { s_q = "64:8192:*2", interrupted = pressed } end)
 --   print(sweep.interrupted)
 --
 -- Meanwhile SIGINT is blocked in this thread and taken from the pending set when asked: no code runs inside a signal handler. The

@@ -1,209 +1,177 @@
 --- The one parser of command-line options: long options, typed values, help text, errors that name option, given and wanted.
 --
---     local options = options.new { name = "gate_sweep", options = { { "--s-q", "AXIS", "rows", default = "64:2048:*2" } } }
---     local opt = options:read(arg)       -- --help and wrong options end the script with status 0 and 2
---     print(opt.s_q)                      --> 64:2048:*2
+--     local opt = fh.options {
+--       name = "tool", about = "Does it.",
+--       options = { "preset", { "layout", default = "offset" }, { "--rows", "INTEGER", "how many" } },
+--     }:read(arg)                         -- --help and wrong options end the script with status 0 and 2
+--     print(opt.preset, opt.rows)         --> v4.1-flash tp8  nil
+--
+-- A row of options is fewhead.base.option's, which checks Lua tables by the same rows. Names stand for the rows that experiments
+-- share: see M.shared.
 local args = require "fewhead.base.arguments"
 local axis = require "fewhead.decide.axis"
+local device = require "fewhead.device.device"
 local exit = require "fewhead.cli.exit"
+local layout = require "fewhead.case.layout"
+local option = require "fewhead.base.option"
+local pattern = require "fewhead.case.pattern"
+local preset = require "fewhead.case.preset"
+local provider = require "fewhead.device.provider"
 
 local M = {}
 
--- What a value may be, by the word that stands for it in the help. Each takes (text, option) and returns the value, or nil and
--- what was wanted.
-local kinds = {}
-
-local function range_words(option, noun)
-  local lo, hi = option.lo, option.hi
-  if lo and hi then return ("%s in %s .. %s"):format(noun, args.show(lo), args.show(hi)) end
-  if lo then return ("%s >= %s"):format(noun, args.show(lo)) end
-  if hi then return ("%s <= %s"):format(noun, args.show(hi)) end
-  return noun
-end
-
-local function in_range(value, option)
-  return value >= (option.lo or -math.huge) and value <= (option.hi or math.huge)
-end
-
--- Whole numbers past this are not told apart by a double.
-local MAX_WHOLE = 2 ^ 53 - 1
-
-function kinds.INTEGER(text, option)
-  local value = text:find("^[+-]?%d+$") and tonumber(text)
-  if value and math.abs(value) <= MAX_WHOLE and in_range(value, option) then return value end
-  return nil, range_words(option, "a whole number")
-end
-
--- Decimal only: tonumber alone would take "0x10", "nan" and "inf" too.
-local function decimal(text)
-  if not (text:find("^[+-]?%d+%.?%d*[eE]?[+-]?%d*$") or text:find("^[+-]?%.%d+[eE]?[+-]?%d*$")) then return nil end
-  local value = tonumber(text)
-  return value and math.abs(value) < math.huge and value or nil
-end
-
-function kinds.NUMBER(text, option)
-  local value = decimal(text)
-  if value and in_range(value, option) then return value end
-  return nil, range_words(option, "a number")
-end
+-- ---- Kinds of this room -------------------------------------------------------------------------------------------------------
 
 -- A sweep's axis of whole numbers; the value stays text, as the sweep takes it.
-function kinds.AXIS(text, option)
-  local ok, err = pcall(axis.integers, option.flag, text, option.lo, option.hi)
-  if ok then return text end
+local function check_axis(value, row)
+  local ok, err = pcall(axis.integers, row.flag, value, row.lo, row.hi)
+  if ok then return value end
   return nil, err:match(", wanted (.*)$")
 end
-
-function kinds.LIST(text, option)
-  local list = {}
-  for part in (text .. ","):gmatch("([^,]*),") do
-    local value, wanted = part, "names with commas between them"
-    if part == "" then return nil, wanted end
-    if option.choices then
-      value, wanted = kinds.TEXT(part, option)
-      if not value then return nil, wanted end
-    end
-    list[#list + 1] = value
-  end
-  return list
-end
-
--- A file to read: it must open. Nothing is read from it, for it may be a pipe.
-function kinds.FILE(text)
-  local file, err = io.open(text)
-  local folder = io.open(text .. "/.") -- a folder opens like a file and fails when it is read
-  if file then file:close() end
-  if folder then folder:close() end
-  if file and not folder then return text end
-  return nil, ("a file that can be read (%s)"):format(folder and "it is a folder" or err:match(": (.*)$") or err)
-end
-
--- A folder to write to, which need not be there yet. An empty name would be the root folder.
-function kinds.DIR(text)
-  if text ~= "" then return text end
-  return nil, "a folder's name"
-end
+option.kinds.AXIS = { parse = check_axis, check = check_axis }
 
 -- A plug-in and what to call it; the value is a provider (fh.provider).
-function kinds.PROVIDER(text) return require("fewhead.device.provider").from_option(text) end
+option.kinds.PROVIDER = {
+  parse = provider.from_option,
+  check = function(value)
+    if provider.is(value) then return value end
+    return nil, "a provider"
+  end,
+}
 
-function kinds.TEXT(text, option)
-  if not option.choices then return text end
-  for _, choice in ipairs(option.choices) do
-    if text == choice then return text end
+-- ---- Rows that experiments share ----------------------------------------------------------------------------------------------
+
+--- The shared rows by name. Where several values make sense a script says so: { "layout", "LIST", default = "vllm" }.
+M.shared = {
+  preset = { "--preset", "NAME", "model and TP size", default = preset.default, choices = preset.names() },
+  heads = { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+  s_q = { "--s-q", "AXIS", "rows of a chunk", lo = 1 },
+  pattern = { "--pattern", "NAME", "index pattern", default = "csa", choices = pattern.drawn },
+  indices = {
+    "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]", without = { "pattern" },
+  },
+  layout = { "--layout", "NAME", "memory layout", default = "vllm", choices = layout.names },
+  seed = { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+  device = { "--device", "NAME", "device to run on: cpu, cuda:0", default = device.default_name() },
+  provider = provider.option,
+  seconds = { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
+  cold = { "--cold", nil, "find caches cold in every run" },
+  out = { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
+}
+
+local SHARED = {}
+for name in pairs(M.shared) do SHARED[#SHARED + 1] = name end
+table.sort(SHARED)
+
+-- The row that an entry of a script's list stands for: a row, the name of a shared one, or that with fields of its own.
+local function row_of(where, entry, level)
+  local name = type(entry) == "table" and entry[1] or entry
+  if type(name) ~= "string" or name:sub(1, 1) == "-" then return args.table(where, entry, level + 1) end
+  args.enum(where, name, SHARED, level + 1)
+  local row = {}
+  for key, value in pairs(M.shared[name]) do row[key] = value end
+  for key, value in pairs(type(entry) == "table" and entry or {}) do
+    if key ~= 1 then row[key] = value end
   end
-  local near = args.nearest(text, option.choices)
-  return nil, ("one of %s%s"):format(table.concat(option.choices, ", "), near and ("; did you mean %s?"):format(near) or "")
+  return row
 end
-
-local KINDS = {}
-for name in pairs(kinds) do KINDS[#KINDS + 1] = name end
-table.sort(KINDS)
 
 local Options = {}
 Options.__index = Options
 
---- A parser from { name =, usage =, about =, options = {..}, arguments = {lo, hi} }; scripts call this cli.options.
+--- A parser from { name =, usage =, about =, options = {..}, arguments = {lo, hi} }; also fh.options { .. }.
 --   name       what errors and the help call the program: "gate_sweep"
 --   usage      the command as a person types it; default "fewhead run experiments/NAME.lua [options]"
 --   about      lines for the head of the help
 --   arguments  how many values without an option are allowed, {least, most}; default none. They come back as opt[1], opt[2], ..
---   options    a list of { "--s-q", METAVAR, "help", key =, default =, lo =, hi =, choices =, repeated = }
---                METAVAR nil: a flag, false until given. Else the kind of value: INTEGER, NUMBER, AXIS (checked, kept as text),
---                LIST (commas, comes back as a table), FILE (must be readable), DIR (not empty), PROVIDER (NAME=FILE, comes
---                back as a provider), any other word: text, one of `choices` if those are given. A kind may carry
---                another name in the help: { "--rows", "N", "help", kind = "INTEGER" }.
---                key is the field of the result, s_q for --s-q; repeated = true collects values in a list.
+--   options    a list of rows (fewhead.base.option): { "--s-q", KIND, "help", key =, kind =, default =, lo =, hi =, choices =,
+--                repeated =, without =, with = }, and of names of shared rows: "preset", or { "layout", default = "offset" } with
+--                other fields. KIND nil: a flag. Else INTEGER, NUMBER, AXIS (checked, kept as text), LIST (commas, comes back as
+--                a table), FILE (must be readable), DIR (not empty), PROVIDER (NAME=FILE, comes back as a provider), any other
+--                word: text, one of `choices` if those are given.
 function M.new(spec)
   args.options("cli.options", spec, { "name", "usage", "about", "options", "arguments" })
   args.string("cli.options: name", spec.name)
-  local self = setmetatable({ name = spec.name, about = spec.about, list = {}, by_flag = {} }, Options)
+  local self = setmetatable({ name = spec.name, about = spec.about }, Options)
   self.arguments = spec.arguments or { 0, 0 }
   self.usage = spec.usage or ("fewhead run experiments/%s.lua [options]"):format(spec.name)
-  for i, given in ipairs(args.table("cli.options: options", spec.options)) do
-    local where = ("cli.options: option %d"):format(i)
-    args.options(where, given, { 1, 2, 3, "key", "kind", "default", "lo", "hi", "choices", "repeated" })
-    local flag, metavar, help = given[1], given[2], given[3]
-    if not (type(flag) == "string" and flag:find("^%-%-%l[%l%d-]*$")) then
-      error(('%s: got %s, wanted a name such as "--s-q"'):format(where, args.show(flag)), 2)
-    end
-    if self.by_flag[flag] then error(("%s: %s stands there twice"):format(where, flag), 2) end
-    args.string(where .. ": help", help)
-    if given.kind ~= nil then args.enum(where .. ": kind", given.kind, KINDS) end
-    local option = {
-      flag = flag, metavar = metavar, help = help, key = given.key or flag:sub(3):gsub("-", "_"), default = given.default,
-      kind = metavar and (kinds[given.kind or metavar] or kinds.TEXT), lo = given.lo, hi = given.hi, choices = given.choices,
-      repeated = given.repeated,
-    }
-    self.list[i], self.by_flag[flag] = option, option
+  local list = {}
+  for i, entry in ipairs(args.table("cli.options: options", spec.options)) do
+    list[i] = row_of(("cli.options: option %d"):format(i), entry, 2)
   end
+  self.rows = option.rows("cli.options", list, 2)
+  self.list, self.by_flag = self.rows.list, self.rows.by_flag
   return self
 end
 
---- The option called `flag`, or nil and a message that offers the nearest one.
+--- The row of the option called `flag`, or nil and a message that offers the nearest one.
 function Options:find(flag)
-  local option = self.by_flag[flag]
-  if option then return option end
+  local row = self.by_flag[flag]
+  if row then return row end
   local known = { "--help" }
   for _, each in ipairs(self.list) do known[#known + 1] = each.flag end
   local near = args.nearest(flag, known)
   return nil, ("unknown option %s%s"):format(flag, near and ("; did you mean %s?"):format(near) or "")
 end
 
+-- The options among the words, { row =, text = of its value or nil for a flag } each, and the words that are none; nil and a
+-- message; or nil alone after --help.
+function Options:split(argv)
+  local found, words, only_words, i = {}, {}, false, 1
+  while i <= #argv do
+    local word = argv[i]
+    i = i + 1
+    if only_words or word == "-" or word:sub(1, 1) ~= "-" then words[#words + 1] = word
+    elseif word == "--" then only_words = true
+    elseif word == "--help" or word == "-h" then return nil
+    else
+      local flag, value = word:match("^(%-%-[^=]+)=(.*)$")
+      local row, err = self:find(flag or word)
+      if not row then return nil, err end
+      if not row.metavar then
+        if value then return nil, ("%s: got %s, wanted no value"):format(flag, args.show(value)) end
+      elseif not value then
+        if i > #argv then return nil, ("%s: got nothing, wanted %s"):format(row.flag, row.metavar) end
+        value, i = argv[i], i + 1
+      end
+      found[#found + 1] = { row = row, text = value }
+    end
+  end
+  return found, words
+end
+
+local function spell_flag(row) return row.flag end
+
 --- Parse a list of words. Returns the table of values; or nil and a message; or nil alone after --help, which it prints.
 -- Forms: --name value, --name=value, --flag, and -- before words that are not options. Of an option given twice the last counts.
 function Options:parse(argv)
-  local opt = {}
-  for _, option in ipairs(self.list) do
-    local default = option.default
-    if not option.metavar then default = false
-    elseif default == nil and option.repeated then default = {}
-    elseif option.kind == kinds.LIST and type(default) == "string" then default = kinds.LIST(default, option)
-    end
-    opt[option.key] = default
+  local found, words = self:split(argv)
+  if not found then
+    if not words then io.stdout:write(self:help()) end
+    return nil, words
   end
-  local given = {}
-  local i, n = 1, #argv
-  local only_words = false
-  while i <= n do
-    local word = argv[i]
-    i = i + 1
-    if only_words or word == "-" or word:sub(1, 1) ~= "-" then
-      opt[#opt + 1] = word
-    elseif word == "--" then
-      only_words = true
-    elseif word == "--help" or word == "-h" then
-      io.stdout:write(self:help())
-      return nil
+  local opt, given = option.defaults(self.rows), {}
+  for _, one in ipairs(found) do
+    local row, value = one.row, true
+    if row.metavar then
+      local wanted
+      value, wanted = row.kind.parse(one.text, row)
+      if value == nil then return nil, ("%s: got %s, wanted %s"):format(row.flag, args.show(one.text), wanted) end
+    end
+    if row.repeated then
+      if not given[row.key] then opt[row.key] = {} end -- the first one given replaces the default list
+      table.insert(opt[row.key], value)
     else
-      local flag, value = word:match("^(%-%-[^=]+)=(.*)$")
-      flag = flag or word
-      local option, err = self:find(flag)
-      if not option then return nil, err end
-      if not option.metavar then
-        if value then return nil, ("%s: got %s, wanted no value"):format(flag, args.show(value)) end
-        opt[option.key] = true
-      else
-        if not value then
-          if i > n then return nil, ("%s: got nothing, wanted %s"):format(flag, option.metavar) end
-          value, i = argv[i], i + 1
-        end
-        local parsed, wanted = option.kind(value, option)
-        if parsed == nil then return nil, ("%s: got %s, wanted %s"):format(flag, args.show(value), wanted) end
-        if option.repeated then
-          -- The first one given replaces the default list.
-          if not given[option] then opt[option.key] = {} end
-          table.insert(opt[option.key], parsed)
-        else
-          opt[option.key] = parsed
-        end
-        given[option] = true
-      end
+      opt[row.key] = value
     end
+    given[row.key] = true
   end
+  local idle, why = option.idle(self.rows, given, opt, spell_flag)
+  if idle then return nil, ("%s: %s"):format(idle.flag, why) end
   local least, most = self.arguments[1], self.arguments[2]
-  if #opt > most then return nil, ("unexpected argument %s"):format(args.show(opt[most + 1])) end
-  if #opt < least then return nil, ("%d argument%s missing"):format(least - #opt, least - #opt == 1 and "" or "s") end
+  if #words > most then return nil, ("unexpected argument %s"):format(args.show(words[most + 1])) end
+  if #words < least then return nil, ("%d argument%s missing"):format(least - #words, least - #words == 1 and "" or "s") end
+  for i, word in ipairs(words) do opt[i] = word end
   return opt
 end
 
@@ -255,7 +223,7 @@ function Options:help()
   local lines = { "usage: " .. self.usage }
   if self.about then lines[#lines + 1] = self.about end
   lines[#lines + 1] = ""
-  local function row(left, right)
+  local function add(left, right)
     left = "  " .. left
     if #left >= HELP_COLUMN then
       lines[#lines + 1] = left
@@ -266,18 +234,19 @@ function Options:help()
       left = ""
     end
   end
-  for _, option in ipairs(self.list) do
+  for _, row in ipairs(self.list) do
     local notes = {}
-    if option.choices then notes[1] = table.concat(option.choices, ", ") end
-    if option.repeated then notes[#notes + 1] = "may be repeated" end
-    local default = option.default
+    if row.choices then notes[1] = table.concat(row.choices, ", ") end
+    if row.repeated then notes[#notes + 1] = "may be repeated" end
+    local default = row.default
     if type(default) == "table" then default = #default > 0 and table.concat(default, ",") or nil end
-    if option.metavar and default ~= nil then notes[#notes + 1] = "default " .. brief(default) end
+    if row.metavar and default ~= nil then notes[#notes + 1] = "default " .. brief(default) end
     local note = #notes > 0 and (" (%s)"):format(table.concat(notes, "; ")) or ""
-    row(option.flag .. (option.metavar and " " .. option.metavar or ""), option.help .. note)
+    add(row.flag .. (row.metavar and " " .. row.metavar or ""), row.about .. note)
   end
-  row("--help", "print this")
+  add("--help", "print this")
   return table.concat(lines, "\n") .. "\n"
 end
 
-return M
+-- A tail call: errors blame the caller, as for M.new itself.
+return setmetatable(M, { __call = function(_, ...) return M.new(...) end })

@@ -1,7 +1,6 @@
--- progress: one line that says how far a long run is, on a terminal only; a pipe or a log file gets nothing.
+--- Progress: one line that says how far a long run is, on a terminal only; a pipe or a log file gets nothing.
 --
---   local progress = require "fewhead.cli.progress"
---   local line = progress.new()
+--   local line = fh.progress()
 --   line:show("3 of 12: s_q 256"); line:clear()
 
 local posix = require "fewhead.base.posix"
@@ -14,7 +13,8 @@ local COLUMNS = 79 -- longer text would wrap, and "\r" could not take it back
 local Line = {}
 Line.__index = Line
 
---- A progress line. options.terminal overrides the question whether standard error is one; options.stream takes the text.
+--- A progress line, also fh.progress(options). options.terminal overrides the question whether standard error is one;
+-- options.stream takes the text.
 function M.new(options)
   options = options or {}
   local terminal = options.terminal
@@ -38,4 +38,5 @@ function Line:clear()
   self.shown = false
 end
 
-return M
+-- A tail call: errors blame the caller, as for M.new itself.
+return setmetatable(M, { __call = function(_, ...) return M.new(...) end })

@@ -10,6 +10,8 @@ local args = require "fewhead.base.arguments"
 local axis = require "fewhead.decide.axis"
 local device = require "fewhead.device.device"
 local json = require "fewhead.base.json"
+local pattern = require "fewhead.case.pattern"
+local preset = require "fewhead.case.preset"
 local providers = require "fewhead.device.provider"
 
 local M = {}
@@ -32,10 +34,13 @@ local MOST = 2 ^ 31 - 1
 
 -- ---- Cells -----------------------------------------------------------------------------------------------------------------
 
--- What may stand on an axis of names.
-local function names_of(key)
-  if key == "preset" then return require("fewhead.case.preset").names() end
-  return require("fewhead.case." .. key).names
+-- The values of an axis of names, each checked.
+local function names_of(key, value, level)
+  local what = "sweep: " .. key
+  if key ~= "preset" then return axis.names(what, value, require("fewhead.case." .. key).names, level + 1) end
+  local values = axis.names(what, value, nil, level + 1)
+  for _, name in ipairs(values) do preset.check(what, name, level + 1) end
+  return values
 end
 
 -- The axes of an option table as { { key =, values = }, .. }, and the rest of it, which every cell shares.
@@ -50,7 +55,7 @@ local function axes_of(options, level)
     local value = options[key]
     if value ~= nil then
       local values = is_size[key] and axis.integers("sweep: " .. key, value, 0, MOST, level + 1)
-        or axis.names("sweep: " .. key, value, names_of(key), level + 1)
+        or names_of(key, value, level + 1)
       axes[#axes + 1] = { key = key, values = values }
     end
   end
@@ -58,24 +63,51 @@ local function axes_of(options, level)
   return axes, shared
 end
 
+-- The pattern of cells: what the axis says, else what fh.case takes.
+local function pattern_of(cell, shared) return cell.pattern or shared.pattern or (shared.indices and "file") or "csa" end
+
+-- Every combination. A cell has no option that its pattern does not take.
 local function product(axes, shared)
   local cells = { {} }
   for _, one in ipairs(axes) do
     local longer = {}
     for _, cell in ipairs(cells) do
-      for _, value in ipairs(one.values) do
+      local fits = next(pattern.fitting(pattern_of(cell, shared), { [one.key] = true })) ~= nil
+      for _, value in ipairs(fits and one.values or { false }) do
         local copy = {}
         for k, v in pairs(cell) do copy[k] = v end
-        copy[one.key] = value
+        if fits then copy[one.key] = value end
         longer[#longer + 1] = copy
       end
     end
     cells = longer
   end
   for _, cell in ipairs(cells) do
-    for k, v in pairs(shared) do cell[k] = v end
+    for k, v in pairs(pattern.fitting(pattern_of(cell, shared), shared)) do cell[k] = v end
   end
   return cells
+end
+
+-- Refuse a pattern's option that none of the sweep's patterns takes, and a pattern without the option that it needs.
+local function check_patterns(options, axes, level)
+  local names = { pattern_of({}, options) }
+  for _, one in ipairs(axes) do
+    if one.key == "pattern" then names = one.values end
+  end
+  for _, name in ipairs(names) do
+    local needed = pattern.needs(name)
+    if needed and options[needed] == nil then
+      error(("sweep: %s: got nil, wanted the file of pattern %s"):format(needed, name), level + 1)
+    end
+  end
+  for _, key in ipairs(pattern.options) do
+    local taken = options[key] == nil
+    for _, name in ipairs(names) do taken = taken or pattern.takes(name, key) end
+    if not taken then
+      error(("sweep: %s: has no effect with pattern %s; patterns that take it: %s"):format(key, table.concat(names, ", "),
+        table.concat(pattern.taking(key), ", ")), level + 1)
+    end
+  end
 end
 
 -- ---- Running ---------------------------------------------------------------------------------------------------------------
@@ -135,11 +167,7 @@ function M.run(options)
   local dev = device.check("sweep: device", options.device or device.default())
   local path_names = require("fewhead.measure.compare").expand("sweep: paths", paths, dev, 2)
   local axes, shared = axes_of(options, 2)
-  for _, one in ipairs(axes) do
-    for _, value in ipairs(one.values) do
-      if value == "file" and not options.indices then error("sweep: indices: got nil, wanted the file of pattern file", 2) end
-    end
-  end
+  check_patterns(options, axes, 2)
   local how = {}
   for _, list in ipairs { OWN, COMPARE } do
     for _, key in ipairs(list) do how[key], shared[key] = options[key], nil end

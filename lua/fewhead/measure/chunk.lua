@@ -13,6 +13,7 @@ local device = require "fewhead.device.device"
 local graph = require "fewhead.device.graph"
 local layout = require "fewhead.case.layout"
 local parity = require "fewhead.measure.parity"
+local pattern = require "fewhead.case.pattern"
 local plan = require "fewhead.device.plan"
 local preset = require "fewhead.case.preset"
 local problem = require "fewhead.case.problem"
@@ -39,8 +40,8 @@ local function case_of(o, base, number, list)
     preset = base.name, s_q = o.s_q, prior = o.prior, layout = o.layout, seed = o.seed + number - 1, pattern = o.pattern,
     ratio = list.ratio, keep = o.keep, holes = 0,
   }
-  if list.ratio == 0 then c.pattern, c.ratio, c.topk, c.window = "window", nil, base.window, base.window end
-  return case(c)
+  if list.ratio == 0 then c.pattern, c.topk, c.window = "window", base.window, base.window end
+  return case(pattern.fitting(c.pattern, c))
 end
 
 -- The lists of a case on the device: { indices =, topk_length = tensors, keys = int32_t[s_q] } | nil, err.

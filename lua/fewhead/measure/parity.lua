@@ -488,7 +488,4 @@ end
 --- Run the conformance grid: fh.grid's run.
 function M.grid(opts) return require("fewhead.measure.grid").run(opts) end
 
---- `fewhead parity`: returns the exit status.
-function M.main(argv) return require("fewhead.measure.grid").main(argv) end
-
 return M

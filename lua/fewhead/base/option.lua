@@ -1,0 +1,242 @@
+--- Option: one row describes an option for the command line (--s-q 64) and for Lua tables ({ s_q = 64 }), and is checked alike.
+--
+--     local rows = option.rows("tool", {
+--       { "--rows", "INTEGER", "rows of a chunk", default = 64, lo = 1 },
+--       { "--alone", nil, "every request alone" },
+--       { "--load", "NUMBER", "share of the engine's speed", default = 0.7, without = { "alone" } },
+--     })
+--     local o = option.table("tool", { rows = 8 }, rows)      --> { rows = 8, alone = false, load = 0.7 }
+--     option.table("tool", { rows = { 8 } }, rows)            --> user.lua:9: tool: rows: got {8}, wanted a whole number >= 1
+--
+-- A row: { "--flag", KIND, about, .. }. KIND nil: true or false, false until given. Its other fields:
+--   key        the field of a Lua table and of results; s_q for --s-q
+--   kind       the kind, where KIND is only the word that the help shows
+--   default    the value where none is given
+--   lo, hi     range of numbers; choices: the names that text may be
+--   repeated   values collect in a list
+--   without    keys of options beside which this one has no effect
+--   with       { key = { values } }: this one has effect only where that option has one of the values; { key = true }: only where
+--              that option is given
+local args = require "fewhead.base.arguments"
+
+local M = {}
+
+local function range_words(row, noun)
+  local lo, hi = row.lo, row.hi
+  if lo and hi then return ("%s in %s .. %s"):format(noun, args.show(lo), args.show(hi)) end
+  if lo then return ("%s >= %s"):format(noun, args.show(lo)) end
+  if hi then return ("%s <= %s"):format(noun, args.show(hi)) end
+  return noun
+end
+
+local function in_range(value, row) return value >= (row.lo or -math.huge) and value <= (row.hi or math.huge) end
+
+-- Whole numbers past this are not told apart by a double.
+local MAX_WHOLE = 2 ^ 53 - 1
+
+--- What a value may be, by the name of the kind: { parse = function(text, row), check = function(value, row) }. parse takes the
+-- command line's text, check the value in a Lua table; both return the value, or nil and what was wanted. Rooms above add theirs
+-- here. A kind that is not there is TEXT.
+M.kinds = {}
+
+local INTEGER = {}
+M.kinds.INTEGER = INTEGER
+function INTEGER.check(value, row)
+  if type(value) == "number" and value == math.floor(value) and math.abs(value) <= MAX_WHOLE and in_range(value, row) then
+    return value
+  end
+  return nil, range_words(row, "a whole number")
+end
+function INTEGER.parse(text, row) return INTEGER.check(text:find("^[+-]?%d+$") and tonumber(text), row) end
+
+-- Decimal only: tonumber alone would take "0x10", "nan" and "inf" too.
+local function decimal(text)
+  if not (text:find("^[+-]?%d+%.?%d*[eE]?[+-]?%d*$") or text:find("^[+-]?%.%d+[eE]?[+-]?%d*$")) then return nil end
+  return tonumber(text)
+end
+
+local NUMBER = {}
+M.kinds.NUMBER = NUMBER
+function NUMBER.check(value, row)
+  if type(value) == "number" and math.abs(value) < math.huge and in_range(value, row) then return value end
+  return nil, range_words(row, "a number")
+end
+function NUMBER.parse(text, row) return NUMBER.check(decimal(text), row) end
+
+-- More choices than this are not told one by one: the nearest, and where the list is.
+local MOST_TOLD = 12
+
+--- What is wanted of a name that is none of the choices, the nearest of which is offered.
+function M.one_of(name, choices)
+  local near = args.nearest(name, choices)
+  near = near and ("; did you mean %s?"):format(near) or ""
+  if #choices > MOST_TOLD then return ("one of %d names%s"):format(#choices, near) end
+  return ("one of %s%s"):format(table.concat(choices, ", "), near)
+end
+
+local TEXT = {}
+M.kinds.TEXT = TEXT
+function TEXT.check(value, row)
+  if type(value) ~= "string" then return nil, row.choices and M.one_of(value, row.choices) or "text" end
+  for _, choice in ipairs(row.choices or { value }) do
+    if value == choice then return value end
+  end
+  return nil, M.one_of(value, row.choices)
+end
+TEXT.parse = TEXT.check
+
+local LIST = {}
+M.kinds.LIST = LIST
+-- Each of a list once, by TEXT's rule.
+function LIST.check(value, row)
+  if type(value) ~= "table" or #value == 0 then return nil, "names with commas between them" end
+  local list = {}
+  for i, part in ipairs(value) do
+    if part == "" then return nil, "names with commas between them" end
+    local known, wanted = TEXT.check(part, row)
+    if not known then return nil, wanted end
+    list[i] = known
+  end
+  return list
+end
+function LIST.parse(text, row)
+  local list = {}
+  for part in (text .. ","):gmatch("([^,]*),") do list[#list + 1] = part end
+  return LIST.check(list, row)
+end
+
+local FLAG = {}
+M.kinds.FLAG = FLAG
+function FLAG.check(value)
+  if type(value) == "boolean" then return value end
+  return nil, "true or false"
+end
+
+-- A file to read: it must open. Nothing is read from it, for it may be a pipe.
+local FILE = {}
+M.kinds.FILE = FILE
+function FILE.check(text)
+  if type(text) ~= "string" then return nil, "a file that can be read" end
+  local file, err = io.open(text)
+  local folder = io.open(text .. "/.") -- a folder opens like a file and fails when it is read
+  if file then file:close() end
+  if folder then folder:close() end
+  if file and not folder then return text end
+  return nil, ("a file that can be read (%s)"):format(folder and "it is a folder" or err:match(": (.*)$") or err)
+end
+FILE.parse = FILE.check
+
+-- A folder to write to, which need not be there yet. An empty name would be the root folder.
+local DIR = {}
+M.kinds.DIR = DIR
+function DIR.check(text)
+  if type(text) == "string" and text ~= "" then return text end
+  return nil, "a folder's name"
+end
+DIR.parse = DIR.check
+
+local FIELDS = { 1, 2, 3, "key", "kind", "default", "lo", "hi", "choices", "repeated", "without", "with" }
+
+--- Check a list of rows: { list = rows in order, by_flag =, by_key = }. A wrong row raises on the line that `level` counts to.
+function M.rows(what, list, level)
+  level = (level or 2) + 1
+  local rows = { list = {}, by_flag = {}, by_key = {} }
+  for i, given in ipairs(args.table(what .. ": options", list, level)) do
+    local where = ("%s: option %d"):format(what, i)
+    args.options(where, given, FIELDS, level)
+    local flag, metavar = given[1], given[2]
+    if not (type(flag) == "string" and flag:find("^%-%-%l[%l%d-]*$")) then
+      error(('%s: got %s, wanted a name such as "--s-q"'):format(where, args.show(flag)), level)
+    end
+    if rows.by_flag[flag] then error(("%s: %s stands there twice"):format(where, flag), level) end
+    args.string(where .. ": help", given[3], level)
+    local kinds = {}
+    for name in pairs(M.kinds) do kinds[#kinds + 1] = name end
+    table.sort(kinds)
+    if given.kind ~= nil then args.enum(where .. ": kind", given.kind, kinds, level) end
+    local row = { flag = flag, metavar = metavar, about = given[3] }
+    for key, value in pairs(given) do
+      if type(key) == "string" then row[key] = value end
+    end
+    row.key = given.key or flag:sub(3):gsub("-", "_")
+    row.kind = metavar == nil and FLAG or M.kinds[given.kind or metavar] or TEXT
+    rows.list[i], rows.by_flag[flag], rows.by_key[row.key] = row, row, row
+  end
+  return rows
+end
+
+--- The values where none is given: flags false, repeated options an empty list, the rest their default or nil.
+function M.defaults(rows)
+  local values = {}
+  for _, row in ipairs(rows.list) do
+    local value = row.default
+    if row.kind == FLAG then value = value or false
+    elseif value == nil and row.repeated then value = {}
+    elseif row.kind == LIST and type(value) == "string" then value = LIST.parse(value, row) end
+    values[row.key] = value
+  end
+  return values
+end
+
+-- Whether an option's value is one that a `with` asks for.
+local function has_one(value, wanted)
+  if wanted == true then return value ~= nil and value ~= false end
+  for _, one in ipairs(type(value) == "table" and value or { value }) do
+    for _, good in ipairs(wanted) do
+      if one == good then return true end
+    end
+  end
+  return false
+end
+
+--- The first given option that has no effect on this call: its row, and why. given: the keys that were given, as a set; spell:
+-- how a row is called where it was given. nil when all have effect.
+function M.idle(rows, given, values, spell)
+  for _, row in ipairs(rows.list) do
+    if given[row.key] and not (row.kind == FLAG and values[row.key] == false) then
+      for _, key in ipairs(row.without or {}) do
+        local other = rows.by_key[key]
+        if given[key] and values[key] ~= false then return row, "has no effect with " .. spell(other) end
+      end
+      local needed = {}
+      for key in pairs(row.with or {}) do needed[#needed + 1] = key end
+      table.sort(needed)
+      for _, key in ipairs(needed) do
+        local wanted = row.with[key]
+        if not has_one(values[key], wanted) then
+          return row, ("has no effect without %s%s"):format(spell(rows.by_key[key]),
+            wanted == true and "" or " " .. table.concat(wanted, " or "))
+        end
+      end
+    end
+  end
+end
+
+local function spell_key(row) return row.key end
+
+--- Check a table of options against rows. Returns a table of its own with the defaults filled in; anything wrong raises on the
+-- line that `level` counts to, in the table's words: `what: s_q: got -1, wanted a whole number >= 0`.
+function M.table(what, t, rows, level)
+  level = (level or 2) + 1
+  local known, given = {}, {}
+  for i, row in ipairs(rows.list) do known[i] = row.key end
+  t = args.options(what, t, known, level)
+  local values = M.defaults(rows)
+  for _, row in ipairs(rows.list) do
+    local value = t[row.key]
+    if value ~= nil then
+      local items = row.repeated and type(value) == "table" and { unpack(value) } or { value }
+      for i, item in ipairs(items) do
+        local good, wanted = (row.kind.check or TEXT.check)(item, row)
+        if good == nil then error(("%s: %s: got %s, wanted %s"):format(what, row.key, args.show(item), wanted), level) end
+        items[i] = good
+      end
+      values[row.key], given[row.key] = row.repeated and items or items[1], true
+    end
+  end
+  local row, why = M.idle(rows, given, values, spell_key)
+  if row then error(("%s: %s: %s"):format(what, row.key, why), level) end
+  return values
+end
+
+return M
