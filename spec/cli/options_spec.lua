@@ -208,7 +208,7 @@ end)
 
 describe("options:read", function()
   local script = [[
-    local opt = require("fewhead.cli.cli").options { name = "tool", options = { { "--n", "INTEGER", "how many" } } }:read(arg)
+    local opt = require("fewhead").options { name = "tool", options = { { "--n", "INTEGER", "how many" } } }:read(arg)
     print(opt.n)]]
 
   local function run(...)

@@ -273,6 +273,7 @@ describe("experiments/layers.lua", function()
   it("refuses wrong options with status 2", function()
     local status, out, err = process.run { "./fewhead", "run", "experiments/layers.lua", "--preset", "v3.2 tp3" }
     assert.same({ 2, "" }, { status, out })
-    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 30 names; did you mean v3.2 tp1? (--help lists the options)\n', err)
+    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 30 names; did you mean v3.2 tp1? (--help lists the options)\n',
+      err)
   end)
 end)

@@ -133,7 +133,9 @@ describe("fh.sweep", function()
   it("gives a cell the options that its pattern takes, and no cell twice", function()
     local cells = {}
     local sweep = fh.sweep { s_q = 2, pattern = { "uniform", "local" }, ratio = { 1, 2 }, keep = 0.8, prior = 30, topk = 160,
-      paths = { "padded", "gather" }, max_seconds = 0, min_samples = 5, on_cell = function(_, _, cell) cells[#cells + 1] = { cell.pattern, cell.ratio or 0, cell.keep or 0 } end }
+      paths = { "padded", "gather" }, max_seconds = 0, min_samples = 5, on_cell = function(_, _, cell)
+        cells[#cells + 1] = { cell.pattern, cell.ratio or 0, cell.keep or 0 }
+      end }
     assert.same({ { "uniform", 0, 0 }, { "local", 1, 0.8 }, { "local", 2, 0.8 } }, cells)
     assert.equal(0, #sweep:failures().records)
     assert.equal("sweep: keep: has no effect with pattern uniform, csa; patterns that take it: local",

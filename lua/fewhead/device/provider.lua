@@ -82,7 +82,7 @@ function M.flashmla(options, name)
   return provider
 end
 
---- The option that hands plug-ins to a script, for fewhead.cli.options; opt.provider is then a list of providers.
+--- The option that hands plug-ins to a script, for fh.options; opt.provider is then a list of providers.
 M.option = { "--provider", "NAME=FILE", "race this plug-in too (see fewhead_provider.h)", kind = "PROVIDER", repeated = true }
 
 --- The provider of that option's value; nil and what was wanted when there is none.
