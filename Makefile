@@ -6,7 +6,8 @@ OPT     ?= -O3
 WARN    := -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
            -Wvla -Werror
 CFLAGS  ?=
-CPPFLAGS_ALL := -D_GNU_SOURCE -Ilib -Ilib/include -Ikernels -I$(BUILD)/gen $(CPPFLAGS)
+INCLUDE ?= lib/include
+CPPFLAGS_ALL := -D_GNU_SOURCE -Ilib -I$(INCLUDE) -Ikernels -I$(BUILD)/gen $(CPPFLAGS)
 CFLAGS_ALL   := $(WARN) $(OPT) -g -fPIC -fvisibility=hidden -pthread -ffp-contract=off $(CFLAGS)
 LDLIBS_ALL    = $(CUDA_LIBRARIES) -lm -ldl -pthread
 
@@ -59,8 +60,12 @@ endif
 SOURCES := $(filter-out $(if $(NVCC),,lib/cuda_%.c),$(wildcard lib/*.c kernels/cpu/*.c))
 OBJECTS := $(SOURCES:%.c=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o)
 LIBRARY := $(BUILD)/libfewhead.so
-# The name that programs linked against the library ask for; its number changes when they could no longer use a new library.
-SONAME  := libfewhead.so.0
+version := $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
+             printf "%d.%d.%d", v / 10000, v / 100 % 100, v % 100 }' lib/include/fewhead.h)
+# The name that programs linked against the library ask for. Below 1.0 a minor version may break them, so it is part of the name.
+SONAME  := libfewhead.so.$(basename $(version))
+# What the library exports, and under which version.
+EXPORTS := lib/fewhead.map
 
 # The plug-in that runs an installed FlashMLA: of its own, so that the library knows nothing of PyTorch.
 FLASHMLA_SOURCES := $(wildcard peers/flashmla/*.c)
@@ -73,7 +78,7 @@ X86 := $(filter x86_64 amd64,$(shell uname -m))
 amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-bf16)
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # One file after the other would take minutes with CUDA: without a -j of its own, what people type uses every CPU. The build is a make
 # of its own also because there may have been no compiler yet when this one read the file.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -81,10 +86,10 @@ all:
 	$(build_now)
 lib: $(LIBRARY) $(FLASHMLA)
 
-$(LIBRARY): $(OBJECTS)
+$(LIBRARY): $(OBJECTS) $(EXPORTS)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  ld  $@')
-	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS_ALL)
+	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -Wl,--no-undefined -Wl,--version-script=$(EXPORTS) $(CFLAGS) $(LDFLAGS) -o $@ $(OBJECTS) $(LDLIBS_ALL)
 	@ln -sf libfewhead.so $(BUILD)/$(SONAME)
 	@echo 'fewhead: built for the CPU $(if $(NVCC),and $(CUDA_TEXT),alone: $(if $(filter 0,$(CUDA)),CUDA=0,no nvcc here))'
 
@@ -126,6 +131,19 @@ $(BUILD)/spec/%: spec/c/%.c $(wildcard spec/c/*.h) $(OBJECTS)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  cc  $<')
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL)
+# A program of an older version, linked with the library, that runs once more with a later one: there every struct has grown by four
+# words at its end.
+LATER := $(BUILD)/later
+$(LATER)/include/%.h: lib/include/%.h
+	@mkdir -p $(@D)
+	@awk '/^  uint64_t struct_size;/ { grows = 1 } /^}/ && grows { print "  uint64_t later[4];"; grows = 0 } { print }' $< > $@
+$(LATER)/libfewhead.so: $(LIBRARY) $(LATER)/include/fewhead.h $(LATER)/include/fewhead_provider.h
+	+@$(MAKE) --no-print-directory CUDA=0 BUILD=$(LATER) OPT=-O0 INCLUDE=$(LATER)/include $@
+$(BUILD)/spec/test_abi: spec/c/test_abi.c spec/c/abi_0_2.h spec/c/check.h $(LATER)/libfewhead.so
+	@mkdir -p $(@D)
+	$(if $(V),,@echo '  cc  $<')
+	$(Q)$(CC) $(WARN) $(CFLAGS) -D_GNU_SOURCE -DLATER='"$(LATER)"' -g -o $@ $< $(LDFLAGS) -L$(BUILD) -lfewhead -lm \
+	  -Wl,-rpath,'$$ORIGIN/..' -Wl,--enable-new-dtags
 ctest: $(CTESTS)
 	@set -e; for t in $(CTESTS); do echo "== $$t"; $$t; done
 # The same programs, built on their own under both sanitizers; the first error ends the run. An allocation that is too large is a
@@ -206,7 +224,7 @@ repl:
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
 C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/*.c bench/*.c))
 
-LINT := lint-lua lint-c lint-tidy lint-sh lint-docs
+LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-exports
 lint: $(LINT)
 list-lint:
 	@printf '%s\n' $(LINT)
@@ -224,6 +242,15 @@ lint-c:
 lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h
 	@command -v clang-tidy >/dev/null || { echo 'lint-tidy: not run, clang-tidy is not installed'; exit 0; }; failed=0; \
 	$(foreach f,$(C_FILES),clang-tidy --quiet $(f) -- -std=c11 $(CPPFLAGS_ALL) $(CUDA_INCLUDE) $(call isa_flags,$(f)) || failed=1;) exit $$failed
+
+# The functions that the header declares, those in the list of exports, and those that the library really exports are the same.
+lint-exports: lib
+	@mkdir -p $(BUILD)/gen
+	@$(CC) -E -P lib/include/fewhead.h | grep -o '\bfh_[a-z0-9_]*(' | tr -d '(' | sort -u > $(BUILD)/gen/declared
+	@sed -n 's/^ *\(fh_[a-z0-9_]*\);$$/\1/p' $(EXPORTS) | sort > $(BUILD)/gen/listed
+	@nm -D --defined-only $(LIBRARY) | awk '$$2 != "A" { sub(/@.*/, "", $$3); print $$3 }' | sort > $(BUILD)/gen/exported
+	diff $(BUILD)/gen/declared $(BUILD)/gen/listed
+	diff $(BUILD)/gen/listed $(BUILD)/gen/exported
 
 lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
@@ -256,8 +283,6 @@ LIBDIR  ?= $(PREFIX)/lib
 LUADIR  ?= $(PREFIX)/share/lua/5.1
 INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
-version = $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
-            printf "%d.%d.%d", v / 10000, v / 100 % 100, v % 100 }' lib/include/fewhead.h)
 
 # The rooms of the Lua side, the facade's own folder first.
 MODULES := $(patsubst %/,%,$(sort $(dir $(wildcard lua/fewhead/*.lua lua/fewhead/*/*.lua))))
