@@ -12,6 +12,8 @@ namespace fhk {
  * Path FH_AUTO, on a plan: the rows of its groups order[0 .. packed_from), the last of these groups first, `group` numbers each. A
  * group that ends early lacks its last rows: they are -1. Neighbours are computed at about the same time either way: they share KV
  * rows that the L2 cache serves faster then.
+ *
+ * What the plan's memory holds is data: whatever it is, group numbers and rows are clamped as they are read, and no address is bad.
  */
 struct Rows {
   const int32_t *order; /* NULL: all rows */
@@ -19,14 +21,19 @@ struct Rows {
   const int32_t *packed_from;
   int32_t all; /* rows of the call */
   int32_t group;
+  int32_t groups;
 
-  FHK_DEV int32_t count() const { return order ? __ldg(packed_from) * group : all; }
+  /* Groups that are left to this kernel. */
+  FHK_DEV int32_t left() const { return min(max(__ldg(packed_from), 0), groups); }
+  FHK_DEV int32_t count() const { return order ? left() * group : all; }
   /* In two steps, so that the first, a load, can be made early: the group that number n lies in, and its row. */
-  FHK_DEV int32_t look(int32_t n) const { return order ? __ldg(order + __ldg(packed_from) - 1 - n / group) : 0; }
+  FHK_DEV int32_t look(int32_t n) const { return order ? __ldg(order + left() - 1 - n / group) : 0; }
   FHK_DEV int32_t row(int32_t n, int32_t looked) const {
     if (!order) return all - 1 - n;
+    looked = min(max(looked, 0), groups - 1);
     const int32_t s = (first ? static_cast<int32_t>(__ldg(first + looked)) : looked * group) + n % group;
-    return s < (first ? static_cast<int32_t>(__ldg(first + looked + 1)) : all) ? s : -1;
+    const int32_t end = first ? static_cast<int32_t>(__ldg(first + looked + 1)) : all;
+    return s >= 0 && s < min(end, all) ? s : -1;
   }
 };
 
@@ -35,9 +42,9 @@ constexpr int64_t kMostRows = INT32_MAX - (1 << 20);
 
 inline Rows rows_of(const fh_call &call) {
   const int32_t all = static_cast<int32_t>(call.s_q);
-  if (call.path != FH_AUTO) return {nullptr, nullptr, nullptr, all, 1};
+  if (call.path != FH_AUTO) return {nullptr, nullptr, nullptr, all, 1, 0};
   const fh_plan &plan = *call.plan;
-  return {plan.order, plan.requests > 1 ? plan.first : nullptr, plan.packed_from, all, plan.group};
+  return {plan.order, plan.requests > 1 ? plan.first : nullptr, plan.packed_from, all, plan.group, static_cast<int32_t>(plan.groups)};
 }
 /* The most numbers that a call can have. */
 inline int64_t most_rows(const fh_call &call) { return call.path == FH_AUTO ? call.plan->groups * call.plan->group : call.s_q; }

@@ -5,6 +5,9 @@
  *
  * With fewer groups than half the multiprocessors a union is split: each of `splits` tiles takes its share of the blocks and
  * leaves O, maximum and sum in the workspace, and a second kernel combines them.
+ *
+ * What the plan's memory holds is data: whatever it is, group numbers, rows and entries are clamped as they are read, and no address is
+ * bad.
  */
 #ifndef FEWHEAD_KERNELS_SM90_PACKED_CUH
 #define FEWHEAD_KERNELS_SM90_PACKED_CUH
@@ -45,7 +48,9 @@ struct Packed {
   float scale;
   bool aligned_out;
 
-  FHK_DEV int32_t left_out() const { return plan.packed_from ? __ldg(plan.packed_from) : 0; }
+  FHK_DEV int32_t left_out() const {
+    return plan.packed_from ? min(max(__ldg(plan.packed_from), 0), static_cast<int32_t>(plan.groups)) : 0;
+  }
   FHK_DEV int32_t count() const { return tiles - left_out() * splits; }
   /* What follows may begin: it reads no more than what lies before this grid, or waits. Not so combine, where no other kernel is to
    * run beside this one: its CTAs would crowd on the few multiprocessors that are free, and work there. */
@@ -68,10 +73,12 @@ struct Packed {
   FHK_DEV int32_t first_block(int32_t part, int32_t entries) const {
     return static_cast<int32_t>((entries + static_cast<int64_t>(kBlock) - 1) / kBlock * part / splits);
   }
-  FHK_DEV Tile tile(int32_t i, int32_t group) const {
-    const int32_t entries = __ldg(plan.entries + group);
-    const int64_t first = __ldg(plan.first + group);
-    const int32_t rows = static_cast<int32_t>(__ldg(plan.first + group + 1) - first) * call.h_q;
+  FHK_DEV Tile tile(int32_t i, int32_t looked) const {
+    const int32_t group = min(max(looked, 0), static_cast<int32_t>(plan.groups) - 1);
+    const int32_t entries = min(max(__ldg(plan.entries + group), 0), static_cast<int32_t>(plan.capacity));
+    const int64_t first = min(max(__ldg(plan.first + group), int64_t{0}), call.s_q);
+    const int64_t queries = min(max(__ldg(plan.first + group + 1), first), call.s_q) - first;
+    const int32_t rows = static_cast<int32_t>(min(queries, static_cast<int64_t>(plan.group))) * call.h_q;
     const int32_t from = kSplit ? first_block(i % splits, entries) * kBlock : 0;
     const int32_t end = kSplit ? min(first_block(i % splits + 1, entries) * kBlock, entries) : entries;
     return {first, plan.token + group * plan.capacity + from, rows, static_cast<uint32_t>(end - from), i, 0};
