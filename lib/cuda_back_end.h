@@ -14,7 +14,6 @@ typedef struct fh_cuda {
   CUcontext context; /* the device's primary one */
   cudaStream_t stream;
   fhk_gpu gpu;
-  int32_t portable_only; /* leave out the kernels made for one capability */
   /* Memory of the device that lasts: overwritten to evict the L2 cache, and where strided views are staged. */
   pthread_mutex_t scratch_lock; /* held until the stream is done with what was put there */
   void *scratch;
@@ -73,7 +72,7 @@ uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call);
 int64_t fh_cuda_count_keys(const fh_device *device, const fh_call *call);
 fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *counters);
 fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
-void fh_cuda_costs(const fh_device *device, const fh_call *call, fh_costs *costs);
+const char *fh_cuda_costs(const fh_device *device, const fh_call *call, fh_costs *costs);
 uint64_t fh_cuda_plan_bytes(const fh_device *device, const fh_call *call);
 fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 

@@ -131,9 +131,10 @@ static void read_driver_version(char *version, size_t room) {
   fclose(file);
 }
 
-static int32_t clock_mhz(enum cudaDeviceAttr attribute, int ordinal) {
-  int khz = 0;
-  if (cudaDeviceGetAttribute(&khz, attribute, ordinal) == cudaSuccess) return khz / 1000;
+/* 0 where the device does not say. */
+static int32_t attribute(enum cudaDeviceAttr which, int ordinal) {
+  int value = 0;
+  if (cudaDeviceGetAttribute(&value, which, ordinal) == cudaSuccess) return value;
   (void)cudaGetLastError();
   return 0;
 }
@@ -153,8 +154,8 @@ static fh_status describe(fh_device_info *info, const char *name, int ordinal) {
   info->capability = properties.major * 10 + properties.minor;
   info->cache_bytes = (uint64_t)properties.l2CacheSize;
   info->memory_bytes = properties.totalGlobalMem;
-  info->clock_mhz = clock_mhz(cudaDevAttrClockRate, ordinal);
-  info->memory_clock_mhz = clock_mhz(cudaDevAttrMemoryClockRate, ordinal);
+  info->clock_mhz = attribute(cudaDevAttrClockRate, ordinal) / 1000;
+  info->memory_clock_mhz = attribute(cudaDevAttrMemoryClockRate, ordinal) / 1000;
   snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, properties.name);
   read_driver_version(version, sizeof version);
   snprintf(info->driver, sizeof info->driver, "%s%sCUDA %d.%d", version, version[0] ? ", " : "", newest / 1000,
@@ -168,7 +169,7 @@ static fh_status read_environment(fh_cuda *cuda) {
   if (!text || !*text || strcmp(text, "0") == 0) return FH_OK;
   if (strcmp(text, "1") != 0)
     return fh_fail(FH_ERR_ARGUMENT, "FEWHEAD_FORCE_PORTABLE: got %s, wanted 0 or 1", fh_quote(text, quoted));
-  cuda->portable_only = 1;
+  cuda->gpu.portable_only = 1;
   return FH_OK;
 }
 
@@ -208,7 +209,9 @@ static fh_status open_cuda(fh_device *device, const char *name, int64_t ordinal,
   fh_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return fh_fail(FH_ERR_MEMORY, "device: the system refused %zu bytes for its state", sizeof *cuda);
   pthread_mutex_init(&cuda->scratch_lock, NULL);
-  cuda->gpu = (fhk_gpu){.multiprocessors = device->info.multiprocessors, .capability = device->info.capability};
+  cuda->gpu = (fhk_gpu){.multiprocessors = device->info.multiprocessors, .capability = device->info.capability,
+                        .clock_mhz = device->info.clock_mhz, .memory_clock_mhz = device->info.memory_clock_mhz,
+                        .memory_bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, (int)ordinal), .name = device->info.name};
   device->state = cuda;
   if (!(status = read_environment(cuda)) &&
       !(status = fh_cuda_status((int)driver.retain(&cuda->context, (CUdevice)ordinal), "cuDevicePrimaryCtxRetain")))

@@ -229,7 +229,8 @@ struct fh_back_end {
   fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
   /* A call with path FH_AUTO on a plan: its groups order[0 .. packed_from - 1] by path `rows`, the others packed. */
   fh_status (*run_parts)(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
-  void (*costs)(const fh_device *device, const fh_call *call, fh_costs *costs); /* call NULL: the costs at 8 heads */
+  /* The device's own costs for the call; NULL: at 8 heads. Returns where they are from, a line for people. */
+  const char *(*costs)(const fh_device *device, const fh_call *call, fh_costs *costs);
 
   /* On a device with streams the arrays are there in the order of call->stream, *plan at once. A call with path FH_AUTO brings the
    * costs by which the groups are parted. */

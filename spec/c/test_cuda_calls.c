@@ -10,7 +10,7 @@ typedef struct fake {
 
 /* A device as it is once open, but for what CUDA would have given it. */
 static void open_fake(fake *f, int32_t capability, int32_t portable_only) {
-  *f = (fake){.cuda = {.gpu = {.multiprocessors = 132, .capability = capability}, .portable_only = portable_only}};
+  *f = (fake){.cuda = {.gpu = {.multiprocessors = 132, .capability = capability, .portable_only = portable_only}}};
   f->device.back_end = &fh_cuda_back_end;
   f->device.state = &f->cuda;
   f->device.info = (fh_device_info){.struct_size = sizeof f->device.info, .kind = FH_DEVICE_CUDA, .multiprocessors = 132,
@@ -45,10 +45,11 @@ static void paths(void) {
   const fh_call call = call_of(FH_PACKED, 100, 8);
   uint64_t bytes = 0;
   REFUSED(fh_workspace_bytes(&ada.device, &call, &bytes), FH_ERR_UNSUPPORTED,
-          "path packed on CUDA: required compute capability 9.0, the device has 8.9; use gather or padded");
+          "path packed on CUDA: required: compute capability 8.9, h_q 8; supported by sm90 packed: compute capability 9.0, "
+          "h_q 1 .. 64; missing: compute capability 9.0; use gather or padded");
   REFUSED(fh_workspace_bytes(&forced.device, &call, &bytes), FH_ERR_UNSUPPORTED,
-          "path packed on CUDA: required kernels for compute capability 9.0, which FEWHEAD_FORCE_PORTABLE=1 leaves out; "
-          "use gather or padded");
+          "path packed on CUDA: required: compute capability 9.0, h_q 8; supported by sm90 packed: compute capability 9.0, "
+          "h_q 1 .. 64; missing: the kernels that FEWHEAD_FORCE_PORTABLE=1 leaves out; use gather or padded");
   CHECK_INT(fh_plan_bytes(&ada.device, &call, &bytes), FH_OK); /* plans are for every device */
   CHECK(bytes >= 13 * 8 * 640 * 12);
   for (int32_t h_q = 1; h_q <= 64; h_q++) {
@@ -57,7 +58,8 @@ static void paths(void) {
   }
   const fh_call many = call_of(FH_PACKED, 100, 65);
   REFUSED(fh_workspace_bytes(&h200.device, &many, &bytes), FH_ERR_UNSUPPORTED,
-          "path packed on CUDA: required h_q <= 64, got 65; use gather or padded");
+          "path packed on CUDA: required: compute capability 9.0, h_q 65; supported by sm90 packed: compute capability 9.0, "
+          "h_q 1 .. 64; missing: a kernel for h_q 65; use gather or padded");
 }
 
 static fh_plan plan_of(const fh_call *call, int32_t group) {

@@ -34,9 +34,6 @@ uint64_t fhk_sm90_gather_workspace(const fhk_gpu *, const fh_call *) { return 0;
 
 int fhk_sm90_gather_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   if (call->s_q == 0) return cudaSuccess;
-  const bool wide = aligned(call->q, call->q_stride_s, call->q_stride_h, 2, 16) && aligned(call->kv, call->kv_stride, 0, 2, 16) &&
-                    aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 4);
-  if (!wide) return fhk_portable_gather_run(gpu, call, stream); /* cp.async moves 16 bytes from multiples of 16 */
   const auto launch = call->d_qk == 576 ? sm90_gather::launch_for<576>(call->h_q) : sm90_gather::launch_for<512>(call->h_q);
   return launch(call, gpu->multiprocessors, static_cast<cudaStream_t>(stream));
 }

@@ -1,0 +1,163 @@
+/*
+ * Built-in costs, a table a device, for FH_AUTO and for people who ask what a path is expected to take.
+ *
+ * A device that stands in the table gets what was measured on it. Any other device gets the costs of the first row, scaled by what the
+ * device reports:
+ *     compute = multiprocessors * clock of the row's device / (multiprocessors * clock of this one)
+ *     memory  = memory clock * bus width of the row's device / (memory clock * bus width of this one)
+ * gflop_us and unit_us of gather, padded and packed are multiplied by `compute`: tensor cores and shared memory, and about so the L2
+ * cache, go by multiprocessors and clock. unit_us of a plan is multiplied by `compute`, its gflop_us, which stands for the lists read and
+ * unions written, by `memory`. call_us stays: starting a kernel takes about as long on every device. A quotient whose numbers the
+ * device does not report is 1, but for multiprocessors, which every device reports. The text that comes with the costs says which of the
+ * two it was.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cuda/registry.h"
+#include "groups.h"
+
+/* Of a kernel, by the heads that it computes at once (gather) or has to store (padded, which multiplies 64 whatever they are). Gather's
+ * gflop_us is by the heads that it computes. */
+typedef struct kernel_costs {
+  const char *kernel; /* a name of the registry */
+  int32_t heads;
+  int32_t ctas;       /* that share a multiprocessor; 0: waves of CTAs are not looked at */
+  fh_path_cost cost;
+} kernel_costs;
+
+enum { MOST_KERNEL_COSTS = 16 };
+
+typedef struct device_costs {
+  const char *name;     /* what the vendor calls the device */
+  const char *measured; /* what is said of its costs, on the device itself and on others */
+  const char *scaled;
+  fhk_gpu gpu;
+  kernel_costs kernels[MOST_KERNEL_COSTS];
+  fh_path_cost packed;
+  fh_path_cost plan;    /* of lists that share nothing, at plan_heads heads: it goes by keys */
+  int32_t plan_heads;
+  double split_us;      /* what combining the parts of split unions adds to a call */
+  /* A row takes this part of its time in a full device where a cluster shares it, and where it has a multiprocessor to itself. */
+  double row_shared, row_alone;
+} device_costs;
+
+#define SOURCE(device) \
+  .name = device, .measured = "measured on " device, \
+  .scaled = "scaled from " device " by multiprocessors, clocks and memory bus; nobody measured this device"
+
+static const device_costs devices[] = {
+    {
+        /* d_qk 512, topk 640, lists full, calls that fill the device; portable gather: uniform lists over 8192 rows, at 16 and 32 heads
+         * csa lists, times what uniform ones take more at 8 heads. results/nvidia-h200/ has the runs behind the sm90 kernels, the
+         * README of portable gather its own. */
+        SOURCE("NVIDIA H200"),
+        .gpu = {.multiprocessors = 132, .capability = 90, .clock_mhz = 1980, .memory_clock_mhz = 3201, .memory_bus_bits = 6144},
+        .kernels =
+            {
+                {"sm90 gather", 8, 2, {5.3, 0.0, 7.86}},
+                {"sm90 gather", 16, 2, {4.5, 0.0, 4.89}},
+                {"sm90 gather", 32, 1, {4.0, 0.0, 4.86}},
+                {"portable gather", 8, 0, {5.3, 0.0, 10.15}},
+                {"portable gather", 16, 0, {5.3, 0.0, 6.97}},
+                {"portable gather", 32, 0, {5.3, 0.0, 6.56}},
+                {"sm90 padded", 8, 1, {5.2, 0.0, 1.53}},
+                {"sm90 padded", 16, 1, {5.2, 0.0, 1.64}},
+                {"sm90 padded", 32, 1, {5.2, 0.0, 1.71}},
+                {"sm90 padded", 64, 1, {5.2, 0.0, 1.85}},
+            },
+        .packed = {5.0, 0.0356, 1.42},
+        .plan = {9.5, 0.0215, 0.14},
+        .plan_heads = 8,
+        .split_us = 8.2,
+        .row_shared = 0.25,
+        .row_alone = 0.65,
+    },
+};
+
+/* The row of the device; NULL if there is none. */
+static const device_costs *row_of(const fhk_gpu *gpu) {
+  for (size_t i = 0; gpu->name && i < sizeof devices / sizeof *devices; i++)
+    if (strcmp(gpu->name, devices[i].name) == 0 && gpu->capability == devices[i].gpu.capability) return &devices[i];
+  return NULL;
+}
+
+static double quotient(double of, double by) {
+  return of > 0 && by > 0 ? of / by : 1;
+}
+
+/* How much longer units take than in a device that is always full: the last wave takes as long as the others. */
+static double in_waves(double units, double slots) {
+  return units > 0 ? ceil(units / slots) * slots / units : 1;
+}
+
+/* The costs of a kernel at so many heads or the next more; the registry's name may say more, behind a comma. */
+static const kernel_costs *costs_of(const device_costs *row, const char *kernel, int32_t heads) {
+  const kernel_costs *best = NULL;
+  for (const kernel_costs *k = row->kernels; k < row->kernels + MOST_KERNEL_COSTS && k->kernel; k++) {
+    const size_t length = strlen(k->kernel);
+    if (strncmp(k->kernel, kernel, length) != 0 || (kernel[length] != 0 && kernel[length] != ',')) continue;
+    if (!best || best->heads < heads) best = k;
+  }
+  return best;
+}
+
+/* us per GFLOP of the call's own heads: the kernel multiplies more of them. */
+static fh_path_cost gather_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call, const fhk_kernel *kernel) {
+  const double rows = (double)call->s_q, multiprocessors = gpu->multiprocessors;
+  const int32_t heads = fhk_kernel_heads(kernel, call);
+  const kernel_costs *known = costs_of(row, kernel->name, heads);
+  fh_path_cost cost = known->cost;
+  cost.gflop_us *= (double)heads / (kernel->path == FH_PADDED ? call->h_pad : call->h_q);
+  if (!known->ctas) return cost;
+  cost.gflop_us *= in_waves(rows, multiprocessors * known->ctas);
+  if (rows * FHK_SM90_GATHER_CLUSTER <= multiprocessors) cost.gflop_us *= row->row_shared;
+  else if (known->ctas == 2 && rows <= multiprocessors) cost.gflop_us *= row->row_alone;
+  return cost;
+}
+
+static fh_path_cost padded_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call, const fhk_kernel *kernel) {
+  if (kernel->run == fhk_portable_gather_run) return gather_cost(row, gpu, call, kernel); /* over h_pad heads */
+  fh_path_cost cost = costs_of(row, kernel->name, call->h_q)->cost;
+  const double tiles = (double)call->s_q * call->h_pad / kernel->block;
+  cost.gflop_us *= in_waves(tiles, gpu->multiprocessors);
+  return cost;
+}
+
+static fh_path_cost packed_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call, const fhk_kernel *kernel) {
+  fh_path_cost cost = row->packed;
+  const int32_t splits = fhk_sm90_packed_splits(gpu, call);
+  const double groups = (double)fh_groups_most(call->s_q, call->requests, call->group);
+  const double waves = in_waves(groups * splits, gpu->multiprocessors);
+  cost.unit_us *= splits * waves;
+  cost.gflop_us *= waves * kernel->block / (call->group * call->h_q);
+  if (splits > 1) cost.call_us += row->split_us;
+  return cost;
+}
+
+static void scale(fh_path_cost *cost, double unit, double gflop) {
+  cost->unit_us *= unit;
+  cost->gflop_us *= gflop;
+}
+
+/* Where the device has no kernel for FH_PACKED, nobody looks at the costs of it. */
+const char *fhk_costs(const fhk_gpu *gpu, const fh_call *call, fh_costs *costs) {
+  const device_costs *own = row_of(gpu), *row = own ? own : devices;
+  const fhk_kernel *packed = fhk_kernel_of(gpu, call, FH_PACKED);
+  costs->gather = gather_cost(row, gpu, call, fhk_kernel_of(gpu, call, FH_GATHER));
+  costs->padded = padded_cost(row, gpu, call, fhk_kernel_of(gpu, call, FH_PADDED));
+  costs->packed = row->packed;
+  if (packed) costs->packed = packed_cost(row, gpu, call, packed);
+  costs->plan = row->plan;
+  costs->plan.gflop_us *= (double)row->plan_heads / call->h_q;
+  if (own) return row->measured;
+  const double compute = quotient((double)row->gpu.multiprocessors, (double)gpu->multiprocessors) *
+                         quotient(row->gpu.clock_mhz, gpu->clock_mhz);
+  const double memory = quotient((double)row->gpu.memory_clock_mhz * row->gpu.memory_bus_bits,
+                                 (double)gpu->memory_clock_mhz * gpu->memory_bus_bits);
+  scale(&costs->gather, compute, compute);
+  scale(&costs->padded, compute, compute);
+  scale(&costs->packed, compute, compute);
+  scale(&costs->plan, compute, memory);
+  return row->scaled;
+}
