@@ -57,7 +57,7 @@ else
 CUDA_TEXT := without CUDA
 endif
 
-SOURCES := $(filter-out $(if $(NVCC),,lib/cuda_%.c),$(wildcard lib/*.c kernels/cpu/*.c))
+SOURCES := $(filter-out $(if $(NVCC),,lib/cuda_%.c),$(wildcard lib/*.c kernels/cpu/*.c $(if $(NVCC),kernels/cuda/*.c)))
 OBJECTS := $(SOURCES:%.c=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o)
 LIBRARY := $(BUILD)/libfewhead.so
 version := $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
@@ -154,12 +154,17 @@ ctest-sanitize:
 list-ctest:
 	@printf '%s\n' $(CTESTS)
 
-# The kernels alone, for a machine with a GPU: kernels/cuda/test/kernels.cu says what it takes. For compute-sanitizer's racecheck:
+# The kernels alone, for a machine with a GPU: kernels/cuda/test/runner.cu says what it takes. For compute-sanitizer's racecheck:
 # make BUILD=build/race NVCCFLAGS=-DFHK_RACECHECK build/race/kernels
-$(BUILD)/kernels: kernels/cuda/test/kernels.cu $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o)
+$(BUILD)/kernels: $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o) \
+    $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard kernels/cuda/*.c))
+	$(if $(V),,@echo '  nvcc $@')
+	$(Q)$(NVCC) -std=c++17 $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a -cudart static -o $@ $^
+# The program itself needs no speed, and runs where the kernels of sm90 do.
+$(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o): $(BUILD)/obj/%.o: %.cu
+	@mkdir -p $(@D)
 	$(if $(V),,@echo '  nvcc $<')
-	$(Q)$(NVCC) -std=c++17 -O1 -Ilib -Ilib/include -Ikernels -DFHK_TEST_SM90_GATHER $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a \
-	  -cudart static -o $@ $^
+	$(Q)$(NVCC) -std=c++17 -O1 -Ilib -Ilib/include -Ikernels $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a -MMD -MP -c -o $@ $<
 
 # ---- What people type. Each target sets up what it needs and builds before it runs, so it works on a machine with only git and make.
 help:
@@ -170,6 +175,7 @@ help:
 	@echo 'make repl       an interactive prompt with the library loaded'
 	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
 	@echo 'make bench-gpu  parity of every path on a GPU, then kernels.* and packed.* in results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
+	@echo 'make build/kernels  the kernels alone with their own checks and times, on a machine with a GPU: build/kernels check'
 	@echo 'make lint       luacheck and cppcheck (clang-tidy and shellcheck too where they are installed)'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'
@@ -315,4 +321,4 @@ uninstall:
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJECTS:.o=.d) $(FLASHMLA_OBJECTS:.o=.d)
+-include $(OBJECTS:.o=.d) $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.d) $(FLASHMLA_OBJECTS:.o=.d)

@@ -109,7 +109,7 @@ static fh_path_cost gather_cost(const device_costs *row, const fhk_gpu *gpu, con
   const kernel_costs *known = costs_of(row, kernel->name, heads);
   fh_path_cost cost = known->cost;
   cost.gflop_us *= (double)heads / (kernel->path == FH_PADDED ? call->h_pad : call->h_q);
-  if (!known->ctas) return cost;
+  if (!known->ctas || rows == 0) return cost; /* without rows: as for many */
   cost.gflop_us *= in_waves(rows, multiprocessors * known->ctas);
   if (rows * FHK_SM90_GATHER_CLUSTER <= multiprocessors) cost.gflop_us *= row->row_shared;
   else if (known->ctas == 2 && rows <= multiprocessors) cost.gflop_us *= row->row_alone;

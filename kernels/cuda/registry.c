@@ -1,6 +1,7 @@
 /* The kernels of the CUDA back end, and the choice among them. */
 #include "cuda/registry.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #define RUNS(family) \
@@ -76,23 +77,28 @@ typedef struct text {
   size_t room;
 } text;
 
-#define ADD(t, ...)                                                  \
-  do {                                                               \
-    const int added_ = snprintf((t)->at, (t)->room, __VA_ARGS__);    \
-    const size_t n_ = added_ < 0 ? 0 : (size_t)added_;               \
-    const size_t step_ = n_ < (t)->room ? n_ : (t)->room ? (t)->room - 1 : 0; \
-    (t)->at += step_, (t)->room -= step_;                            \
-  } while (0)
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static void add(text *t, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int length = vsnprintf(t->at, t->room, format, arguments);
+  va_end(arguments);
+  const size_t wanted = length < 0 ? 0 : (size_t)length, taken = wanted < t->room ? wanted : t->room ? t->room - 1 : 0;
+  t->at += taken;
+  t->room -= taken;
+}
 
 static void add_capability(text *t, const fhk_kernel *k) {
-  ADD(t, "compute capability %d.%d%s", k->capability / 10, k->capability % 10, k->exact ? "" : " and up");
+  add(t, "compute capability %d.%d%s", k->capability / 10, k->capability % 10, k->exact ? "" : " and up");
 }
 
 /* What keeps the row from this device or these heads. */
 static void add_missing(text *t, const fhk_kernel *k, const fhk_gpu *gpu, int32_t h_q) {
   if (k->exact ? gpu->capability != k->capability : gpu->capability < k->capability) add_capability(t, k);
-  else if (!fhk_kernel_runs_on(k, gpu)) ADD(t, "the kernels that FEWHEAD_FORCE_PORTABLE=1 leaves out");
-  else ADD(t, "a kernel for h_q %d", (int)h_q);
+  else if (!fhk_kernel_runs_on(k, gpu)) add(t, "the kernels that FEWHEAD_FORCE_PORTABLE=1 leaves out");
+  else add(t, "a kernel for h_q %d", (int)h_q);
 }
 
 int fhk_offers(const fhk_gpu *gpu, int32_t path, int32_t h_q, char *why, size_t room) {
@@ -105,14 +111,14 @@ int fhk_offers(const fhk_gpu *gpu, int32_t path, int32_t h_q, char *why, size_t 
   }
   text t = {why, room};
   if (!nearest) {
-    ADD(&t, "no kernel computes it");
+    add(&t, "no kernel computes it");
     return 0;
   }
-  ADD(&t, "required: compute capability %d.%d", gpu->capability / 10, gpu->capability % 10);
-  if (h_q) ADD(&t, ", h_q %d", (int)h_q);
-  ADD(&t, "; supported by %s: ", nearest->name);
+  add(&t, "required: compute capability %d.%d", gpu->capability / 10, gpu->capability % 10);
+  if (h_q) add(&t, ", h_q %d", (int)h_q);
+  add(&t, "; supported by %s: ", nearest->name);
   add_capability(&t, nearest);
-  ADD(&t, ", h_q 1 .. %d; missing: ", (int)nearest->most_heads);
+  add(&t, ", h_q 1 .. %d; missing: ", (int)nearest->most_heads);
   add_missing(&t, nearest, gpu, h_q);
   return 0;
 }

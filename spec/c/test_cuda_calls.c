@@ -3,6 +3,8 @@
 #include "groups.h"
 #include "refuse.h"
 
+#include "cuda/registry.h"
+
 typedef struct fake {
   fh_cuda cuda;
   fh_device device;
@@ -145,7 +147,79 @@ static void costs(void) {
   CHECK_INT(ask(89, 8192, 32).rows, FH_GATHER);
 }
 
+/* The kernel that takes a call of 8 heads whose q, kv and out are moved by so many elements. */
+static const char *kernel_of(const fake *f, int32_t path, int q, int kv, int out) {
+  static uint16_t _Alignas(16) memory[64];
+  fh_call call = call_of(path, 100, 8);
+  call.h_pad = 64;
+  call.group = 8;
+  call.q = memory + q;
+  call.kv = memory + kv;
+  call.out = memory + out;
+  const fhk_kernel *kernel = fhk_kernel_of(&f->cuda.gpu, &call, path);
+  return kernel ? kernel->name : "none";
+}
+
+static void kernels(void) {
+  fake h200, ada, forced;
+  open_fake(&h200, 90, 0);
+  open_fake(&ada, 89, 0);
+  open_fake(&forced, 90, 1);
+  const struct { int32_t path; int q, kv, out; const char *on_h200, *elsewhere; } table[] = {
+      {FH_REFERENCE, 1, 1, 1, "portable reference", "portable reference"},
+      {FH_PADDED, 0, 0, 0, "sm90 padded", "portable gather"},
+      {FH_PADDED, 0, 0, 4, "sm90 padded, unaligned out", "portable gather, unaligned"},
+      {FH_PADDED, 4, 0, 0, "sm90 padded, unaligned", "portable gather"},
+      {FH_PADDED, 0, 1, 0, "sm90 padded, unaligned", "portable gather, unaligned"},
+      {FH_GATHER, 0, 0, 0, "sm90 gather", "portable gather"},
+      {FH_GATHER, 0, 0, 2, "sm90 gather", "portable gather, unaligned"},
+      {FH_GATHER, 0, 0, 1, "portable gather, unaligned", "portable gather, unaligned"},
+      {FH_GATHER, 2, 0, 0, "portable gather", "portable gather"},
+      {FH_GATHER, 1, 0, 0, "portable gather, unaligned", "portable gather, unaligned"},
+      {FH_GATHER, 0, 4, 0, "portable gather, unaligned", "portable gather, unaligned"},
+      {FH_PACKED, 0, 0, 0, "sm90 packed", "none"},
+      {FH_PACKED, 0, 0, 4, "sm90 packed, unaligned out", "none"},
+      {FH_PACKED, 4, 0, 0, "sm90 packed, unaligned", "none"},
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    CHECK_STR(kernel_of(&h200, table[i].path, table[i].q, table[i].kv, table[i].out), table[i].on_h200);
+    CHECK_STR(kernel_of(&ada, table[i].path, table[i].q, table[i].kv, table[i].out), table[i].elsewhere);
+    CHECK_STR(kernel_of(&forced, table[i].path, table[i].q, table[i].kv, table[i].out), table[i].elsewhere);
+  }
+  /* Strides count as the base does. */
+  fh_call call = call_of(FH_GATHER, 100, 8);
+  call.kv_stride = 512 + 4;
+  CHECK_STR(fhk_kernel_of(&h200.cuda.gpu, &call, FH_GATHER)->name, "portable gather, unaligned");
+}
+
+/* A device that is in the table gets what was measured on it, whatever it reports; another one costs that are scaled. */
+static void scaled_costs(void) {
+  fake f;
+  fh_costs measured = {.struct_size = sizeof measured}, scaled = measured, small = measured;
+  open_fake(&f, 90, 0);
+  const fh_call call = call_of(FH_GATHER, 0, 8);
+  fh_call whole = call;
+  whole.h_pad = 64;
+  whole.group = 8;
+  f.cuda.gpu.name = "NVIDIA H200";
+  f.cuda.gpu.clock_mhz = 1000;
+  CHECK_STR(fh_cuda_costs(&f.device, &whole, &measured), "measured on NVIDIA H200");
+  CHECK(measured.gather.gflop_us == 7.86 && measured.padded.gflop_us == 1.53 && measured.packed.gflop_us == 1.42);
+  f.cuda.gpu = (fhk_gpu){.multiprocessors = 66, .capability = 90, .clock_mhz = 990, .memory_clock_mhz = 3201,
+                         .memory_bus_bits = 3072, .name = "NVIDIA H20"};
+  CHECK_STR(fh_cuda_costs(&f.device, &whole, &scaled),
+            "scaled from NVIDIA H200 by multiprocessors, clocks and memory bus; nobody measured this device");
+  CHECK(near(scaled.gather.gflop_us, 4 * 7.86, 1e-9) && near(scaled.padded.gflop_us, 4 * 1.53, 1e-9));
+  CHECK(near(scaled.packed.unit_us, 4 * measured.packed.unit_us, 1e-9) && near(scaled.plan.gflop_us, 2 * 0.14, 1e-9));
+  CHECK(scaled.gather.call_us == measured.gather.call_us);
+  f.cuda.gpu = (fhk_gpu){.multiprocessors = 66, .capability = 89, .name = "NVIDIA L4"}; /* clocks unknown: they count as equal */
+  (void)fh_cuda_costs(&f.device, &whole, &small);
+  CHECK(near(small.gather.gflop_us, 2 * 10.15, 1e-9) && near(small.padded.gflop_us, 2 * 6.56, 1e-9));
+}
+
 int main(void) {
+  kernels();
+  scaled_costs();
   paths();
   workspaces();
   costs();

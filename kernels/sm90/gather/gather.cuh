@@ -19,7 +19,7 @@
  *   wait q_free, cp.async Q, arrive q_full  after the last QK of a query: arrive q_free
  *
  * Limits: shared memory moves a tile three times (written once, read twice): 1536 cycles; the L2 gather roof is 596 us for
- * 8192 x 640 random rows on an H200, measured 693 us. Figures and history in README.md.
+ * 8192 x 640 random rows on an H200. Measured times are in results/, what was tried in README.md.
  */
 #ifndef FEWHEAD_KERNELS_SM90_GATHER_CUH
 #define FEWHEAD_KERNELS_SM90_GATHER_CUH

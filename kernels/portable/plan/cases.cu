@@ -1,0 +1,201 @@
+/* Plans against a host brute force, bit for bit. */
+#include "cuda/test/test.h"
+
+namespace fhk_test {
+
+struct PlanCase {
+  const char *name;
+  int64_t s_q, s_kv, topk;
+  int group;
+  int64_t span;       /* keys are drawn from this many rows around a place of the group's own; 0 = all */
+  int repeats;        /* one key in so many is drawn anew from the row's earlier ones; 0 = none, 1 = the list is one row */
+  int requests;       /* 0: no offsets; offsets are drawn, and some of them fall, repeat or leave the chunk */
+  bool choose;        /* groups are packed where that is cheaper: where neighbours share much */
+};
+
+static void check_plan(const PlanCase &c) {
+  const int64_t stride = c.topk + 1 + (c.s_q % 2 ? 0 : 3 - c.topk % 4); /* for even s_q steps of 16 bytes */
+  const int64_t capacity = c.topk * c.group;
+  std::vector<int32_t> list(c.s_q * stride, 0), length(c.s_q);
+  std::mt19937_64 random(static_cast<uint64_t>(c.s_q + c.topk + c.group));
+  for (int64_t s = 0; s < c.s_q; s++) {
+    int32_t *row = list.data() + s * stride;
+    const int64_t pool = c.choose && s / c.group % 2 ? c.topk + c.topk / 4 : c.span; /* every other group shares much */
+    const int64_t span = pool ? std::min(pool, c.s_kv) : c.s_kv;
+    const int64_t place = c.s_kv > span ? static_cast<int64_t>((s / c.group * 2654435761ull) % (c.s_kv - span)) : 0;
+    std::vector<bool> seen(c.repeats == 0 ? span : 0);
+    for (int64_t k = 0; k < c.topk; k++) {
+      const int64_t draw = span ? static_cast<int64_t>(random() % span) : 0;
+      row[k] = static_cast<int32_t>(place + draw);
+      if (c.repeats > 0 && k > 0 && random() % c.repeats == 0) row[k] = row[random() % k];
+      if (c.repeats == 0) {
+        if (seen[draw]) row[k] = -1;
+        seen[draw] = true;
+      }
+      if (random() % 50 == 0) row[k] = static_cast<int32_t>(-1 - static_cast<int64_t>(random() % 1000));
+      if (random() % 50 == 0 && c.s_kv < INT32_MAX - 3) row[k] = static_cast<int32_t>(c.s_kv + random() % 3);
+    }
+    const int64_t part = static_cast<int64_t>(random() % (c.topk + 1));
+    length[s] = static_cast<int32_t>(s % 3 == 0 ? c.topk + 9 : s % 7 == 0 ? -3 : s % 11 == 0 ? part : c.topk);
+  }
+  /* Requests end where the largest offset so far says, inside the chunk; the last one at its end. */
+  std::vector<int32_t> offset(c.requests ? c.requests + 1 : 0);
+  for (int32_t &at : offset) at = static_cast<int32_t>(static_cast<int64_t>(random() % (c.s_q + 1)));
+  std::sort(offset.begin(), offset.end());
+  for (size_t r = 0; r < offset.size(); r += 1 + random() % 9)
+    offset[r] = static_cast<int32_t>(random() % 4 ? random() % (c.s_q + 1) : random());
+  std::vector<int64_t> first;
+  int64_t begin = 0;
+  for (int r = 1; r <= std::max(c.requests, 1); r++) {
+    int64_t end = c.s_q;
+    if (r < c.requests) end = std::min<int64_t>(std::max<int64_t>(offset[r], begin), c.s_q);
+    for (; begin < end; begin = std::min(begin + c.group, end)) first.push_back(begin);
+  }
+  const int64_t most = std::min<int64_t>(std::max(c.requests, 1), c.s_q), groups = most + (c.s_q - most) / c.group;
+  first.resize(groups + 1, c.s_q);
+  Device<int32_t> offsets(static_cast<int64_t>(offset.size()) + 1);
+  offsets.from(offset);
+  Device<int32_t> indices(list.size()), lengths(length.size());
+  indices.from(list);
+  lengths.from(length);
+  fh_call call;
+  memset(&call, 0, sizeof call);
+  call.struct_size = sizeof call;
+  call.s_q = c.s_q, call.s_kv = c.s_kv, call.topk = c.topk, call.group = c.group, call.h_q = 1, call.d_qk = call.d_v = 512;
+  call.indices = indices.p, call.indices_stride = stride, call.topk_length = lengths.p;
+  call.requests = c.requests, call.cu_seqlens_q = c.requests ? offsets.p : nullptr;
+  fh_costs costs;
+  memset(&costs, 0, sizeof costs);
+  const double gflop = 2 * 1024 * 1e-9; /* of a head and a key: what follows makes a key cost 1 and 64 entries begun 200 */
+  costs.gather.gflop_us = 1 / gflop, costs.packed.unit_us = 50, costs.packed.gflop_us = 200 / (gflop * 64 * c.group);
+  costs.padded.call_us = 1e9;
+  if (c.choose) call.path = FH_AUTO, call.costs = &costs;
+  else call.path = FH_PACKED;
+  Device<uint8_t> memory(static_cast<int64_t>(fhk_plan_bytes(&gpu, &call)));
+  memory.poison();
+  fh_plan plan;
+  OK(fhk_plan_build(&gpu, &call, memory.p, &plan, nullptr));
+  finish(c.name, "plan");
+  auto get = [](auto *from, int64_t count) {
+    std::vector<std::remove_reference_t<decltype(*from)>> v(count);
+    OK(cudaMemcpy(v.data(), from, count * sizeof *from, cudaMemcpyDeviceToHost));
+    return v;
+  };
+  const auto entries = get(plan.entries, groups), order = get(plan.order, groups), keys = get(plan.keys, c.s_q);
+  const auto got_first = get(plan.first, groups + 1);
+  const int32_t packed_from = get(plan.packed_from, 1)[0];
+  const auto token = get(plan.token, groups * capacity);
+  const auto member = get(plan.member, groups * capacity);
+  std::string bad;
+  auto differ = [&](const char *what, int64_t i, int64_t j, uint64_t got, uint64_t want) {
+    if (got == want || !bad.empty()) return;
+    char text[128];
+    snprintf(text, sizeof text, "%s[%lld, %lld]: got %llx, want %llx", what, static_cast<long long>(i), static_cast<long long>(j),
+             static_cast<unsigned long long>(got), static_cast<unsigned long long>(want));
+    bad = text;
+  };
+  differ("groups", 0, 0, plan.groups, groups);
+  int64_t all = 0;
+  std::vector<int32_t> want_order(groups), want_entries(groups);
+  std::vector<bool> unpacked(groups);
+  int64_t saved = 0; /* groups that are better packed */
+  for (int64_t g = 0; g <= groups; g++) differ("first", g, 0, got_first[g], first[g]);
+  for (int64_t g = 0; g < groups; g++) {
+    std::vector<std::pair<int32_t, int>> pairs;
+    for (int64_t s = first[g]; s < first[g + 1]; s++) {
+      const int64_t n = std::min<int64_t>(std::max(length[s], 0), c.topk), before = pairs.size();
+      for (int64_t k = 0; k < n; k++) {
+        const int32_t t = list[s * stride + k];
+        if (t >= 0 && t < c.s_kv) pairs.push_back({t, static_cast<int>(s - first[g])});
+      }
+      differ("keys", s, 0, static_cast<uint64_t>(keys[s]), pairs.size() - before);
+    }
+    std::sort(pairs.begin(), pairs.end());
+    int64_t n = 0, run = 0, copy = 0;
+    std::vector<uint64_t> who;
+    for (size_t k = 0; k < pairs.size(); k++) {
+      copy = k && pairs[k] == pairs[k - 1] ? copy + 1 : 0;
+      if (!k || pairs[k].first != pairs[k - 1].first) run = n;
+      if (run + copy == n) {
+        differ("token", g, n, static_cast<uint32_t>(n < capacity ? token[g * capacity + n] : -1),
+               static_cast<uint32_t>(pairs[k].first));
+        who.push_back(0);
+        n++;
+      }
+      who[run + copy] |= 1ull << pairs[k].second;
+    }
+    differ("entries", g, 0, static_cast<uint64_t>(entries[g]), n);
+    for (int64_t k = 0; k < n; k++) differ("member", g, k, member[g * capacity + k], who[k]);
+    for (int64_t k = n; k < capacity; k++) {
+      differ("token past the end", g, k, static_cast<uint32_t>(token[g * capacity + k]), 0xffffffffu);
+      differ("member past the end", g, k, member[g * capacity + k], ~0ull);
+    }
+    want_order[g] = static_cast<int32_t>(g);
+    want_entries[g] = static_cast<int32_t>(n);
+    const double chosen = static_cast<double>(pairs.size());
+    const double saves = c.choose && first[g] < first[g + 1] ? chosen - 50 - 200. * ((n + 63) / 64) : 0;
+    unpacked[g] = saves < 0;
+    saved += saves > 0;
+    all += n;
+  }
+  std::stable_sort(want_order.begin(), want_order.end(), [&](int32_t a, int32_t b) {
+    if (unpacked[a] || unpacked[b]) return unpacked[a] && !unpacked[b];
+    return (want_entries[a] + 63) / 64 > (want_entries[b] + 63) / 64;
+  });
+  const int64_t fewer = std::count(unpacked.begin(), unpacked.end(), true);
+  differ("packed_from", 0, 0, packed_from, fewer && !saved ? groups : fewer); /* beside rows alone nothing is packed */
+  for (int64_t g = 0; g < groups; g++)
+    differ("order", g, 0, static_cast<uint32_t>(order[g]), static_cast<uint32_t>(want_order[g]));
+  printf("plan: %-30s %8lld groups %9lld entries %8d not packed %s\n", c.name, static_cast<long long>(groups),
+         static_cast<long long>(all), packed_from, bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
+  fflush(stdout);
+  bad.empty() ? passes++ : failures++;
+}
+
+static void check_plans(bool small) {
+  if (small) {
+    check_plan({"small", 20, 300, 60, 8, 0, 0});
+    check_plan({"small, repeats", 20, 300, 60, 8, 0, 9});
+    check_plan({"small, far", 9, 300000, 60, 4, 0, 0});
+    check_plan({"small, far, repeats", 9, 300000, 60, 4, 0, 9});
+    check_plan({"small, requests", 40, 300, 60, 8, 0, 0, 50, true});
+    return;
+  }
+  for (int group : {1, 2, 3, 5, 8, 12, 16, 21, 32, 64}) {
+    check_plan({"no repeats, by group", 203, 10240, 640, group, 0, 0});
+    check_plan({"repeats, by group", 130, 3000, 300, group, 0, 9});
+    check_plan({"choice, by group", 203, 3000, 640, group, 0, 0, 0, true});
+    check_plan({"far, by group", 130, 300000, 640, group, 0, 0});
+    check_plan({"far, repeats, by group", 66, 300000, 300, group, 0, 9});
+    check_plan({"requests, by group", 200, 3000, 300, group, 0, 0, 9, false});
+  }
+  check_plan({"one request", 100, 3000, 300, 8, 0, 0, 1, false});
+  check_plan({"more requests than rows", 7, 3000, 300, 8, 0, 0, 100, false});
+  check_plan({"3000 requests", 4000, 3000, 64, 8, 0, 0, 3000, true});
+  check_plan({"8192 rows, 12 requests", 8192, 10240, 64, 8, 600, 0, 12, true});
+  check_plan({"one row", 1, 700, 640, 8, 0, 0});
+  check_plan({"no keys at all", 9, 0, 64, 8, 0, 5});
+  check_plan({"topk 0", 9, 10, 0, 8, 0, 5});
+  check_plan({"topk 1", 100, 10, 1, 8, 0, 0});
+  check_plan({"lists of one row", 20, 1000, 640, 8, 0, 1});
+  check_plan({"topk far beyond s_kv", 20, 10, 4096, 8, 0, 50});
+  check_plan({"s_kv at a window", 40, 65536, 640, 8, 0, 0});
+  check_plan({"s_kv past a window", 40, 65537, 640, 8, 0, 0});
+  check_plan({"41088 rows", 500, 41088, 640, 8, 0, 0});
+  check_plan({"4,227,584 rows", 100, 4227584, 640, 8, 0, 0});
+  check_plan({"4,227,584 rows, local", 300, 4227584, 640, 8, 100000, 0});
+  check_plan({"4,227,584 rows, repeats", 40, 4227584, 640, 8, 100000, 30});
+  check_plan({"a span of pages", 40, 4325376, 640, 8, 0, 0});
+  check_plan({"past a span of pages", 40, 4325377, 640, 8, 0, 0});
+  check_plan({"8192 rows far up", 8192, 4227584, 64, 8, 5000, 0});
+  check_plan({"2^31 - 1 rows", 20, INT32_MAX, 640, 8, 0, 200});
+  check_plan({"topk 2048, 16", 100, 8192, 2048, 16, 0, 0});
+  check_plan({"topk 5000, 64", 130, 100000, 5000, 64, 0, 0});
+  check_plan({"topk 40000", 9, 200000, 40000, 8, 0, 100});
+  check_plan({"groups past one count", 20000, 200, 20, 1, 0, 0});
+  check_plan({"30000 groups of 2", 60000, 200, 10, 2, 0, 7});
+  check_plan({"30000 groups of 2, choice", 60000, 20, 10, 2, 0, 7, 9, true});
+}
+static const Registration added({"portable_plan", {}, {}, check_plans});
+
+}  // namespace fhk_test
