@@ -176,7 +176,7 @@ function M.read(file, options)
       trace.format, parse = "azure", azure_request
       return nil
     end
-    if line and not line:find("%S") then return nil end
+    if line and line:find("^%s*$") then return nil end
     if not parse then
       if not (line and line:find("^%s*{")) then
         return ('%s:%d: neither a Mooncake line, {"timestamp": .., nor the Azure header %s'):format(file, number,
