@@ -2,6 +2,8 @@
 -- strides, odd offsets.
 --
 --   ./fewhead run experiments/layouts.lua --s-q 512
+--
+-- Ctrl-C keeps the cells that are done. Exit status 1 when a path fails parity, 130 after Ctrl-C.
 local fh = require "fewhead"
 
 local opt = fh.options {
@@ -16,11 +18,18 @@ local opt = fh.options {
 
 local dev, err = fh.cli.device(opt.device)
 if not dev then fh.cli.exit(fh.cli.FAILED, "layouts: " .. err) end
-local sweep = fh.sweep {
-  device = dev,
-  paths = { "padded", "native", unpack(opt.provider) },
-  preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, max_seconds = opt.seconds, cold = opt.cold,
-}
+local sweep = require("fewhead.cli.interrupt").during(function(pressed)
+  return fh.sweep {
+    device = dev, paths = { "padded", "native", unpack(opt.provider) },
+    preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, max_seconds = opt.seconds,
+    cold = opt.cold, interrupted = pressed,
+  }
+end)
+if #sweep.records == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "layouts: interrupted before the first cell was done") end
 print(("%s, %s, %s caches"):format(opt.preset, sweep.run.device, opt.cold and "cold" or "hot"))
 print(sweep)
+if sweep.interrupted then
+  print(("interrupted: %d of %d cells measured"):format(sweep.cells, sweep.planned))
+  return fh.cli.INTERRUPTED
+end
 return #sweep:failures().records == 0 and 0 or fh.cli.FAILED

@@ -25,6 +25,23 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   int sigaddset(fewhead_sigset *set, int signal);
   int pthread_sigmask(int how, const fewhead_sigset *set, fewhead_sigset *before);
   int sigtimedwait(const fewhead_sigset *set, void *info, const fewhead_timespec *timeout);
+  int flock(int fd, int operation);
+  int truncate(const char *path, long length);
+  int fork(void);
+  int waitpid(int pid, int *status, int options);
+  int kill(int pid, int signal);
+  int getppid(void);
+  int prctl(int option, unsigned long value, unsigned long a, unsigned long b, unsigned long c);
+  int usleep(unsigned int microseconds);
+  long write(int fd, const void *bytes, size_t count);
+  int fflush(void *stream);
+  void _exit(int status);
+  char *strsignal(int number);
+  int open(const char *path, int flags, ...);
+  long read(int fd, void *to, size_t count);
+  int close(int fd);
+  void *memmem(const void *in, size_t bytes, const void *what, size_t what_bytes);
+  unsigned long strtoul(const char *text, char **end, int base);
   int glob(const char *pattern, int flags, void *failed, fewhead_glob *found);
   void globfree(fewhead_glob *found);
   ]]
@@ -83,23 +100,115 @@ function M.sync(file)
 end
 jit.off(M.sync) -- compiled, a flush that fails is tried again by the interpreter, and the second time says nothing
 
-M.SIGINT = 2
+-- ---- Locks and lengths -------------------------------------------------------------------------------------------------
+
+local LOCK_EX, LOCK_NB, EWOULDBLOCK = 2, 4, 11
+
+--- Lock an open Lua file for this process and its children; the lock ends with the last of them that has the file open,
+-- however it ends. "locked"; "held" where another process has the lock; "unknown" where the file system has no locks.
+function M.lock(file)
+  if C.flock(C.fileno(file), LOCK_EX + LOCK_NB) == 0 then return "locked" end
+  return ffi.errno() == EWOULDBLOCK and "held" or "unknown"
+end
+
+--- Cut a file to its first bytes. true | nil, error.
+function M.truncate(path, bytes)
+  if C.truncate(path, bytes) ~= 0 then return failure(path) end
+  return true
+end
+
+-- ---- Processes ---------------------------------------------------------------------------------------------------------
+
+local PR_SET_PDEATHSIG, SIGKILL, WNOHANG, EINTR = 1, 9, 1, 4
+
+--- Run f in a child process, which ends when f returns or raises, without Lua's finalizers, and when this process ends.
+-- What is buffered is written first, so that the child does not write it again. Returns the child's number | nil, error.
+function M.fork(f)
+  C.fflush(nil)
+  local parent, child = C.getpid(), C.fork()
+  if child < 0 then return failure("fork") end
+  if child > 0 then return child end
+  C.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+  if C.getppid() ~= parent then C._exit(1) end -- it ended before prctl
+  collectgarbage("stop") -- what this process holds is the parent's: nothing of it is finalized here
+  local ok = pcall(f)
+  C.fflush(nil)
+  C._exit(ok and 0 or 1)
+end
+
+--- How a child ended: nil while it runs; { status = number } or { signal = number, text = its name }.
+function M.ended(child)
+  local status = ffi.new("int[1]")
+  if C.waitpid(child, status, WNOHANG) ~= child then return nil end
+  local signal = status[0] % 128
+  if signal == 0 then return { status = math.floor(status[0] / 256) % 256 } end
+  return { signal = signal, text = ffi.string(C.strsignal(signal)) }
+end
+
+--- End a child at once and wait until it is gone.
+function M.finish(child)
+  C.kill(child, SIGKILL)
+  while C.waitpid(child, nil, 0) < 0 and ffi.errno() == EINTR do end
+end
+
+--- Send a signal to a process.
+function M.kill(pid, signal) return C.kill(pid, signal) == 0 end
+
+--- Sleep for this many microseconds, less than a second.
+function M.sleep_us(us) C.usleep(us) end
+
+--- Write text to a file descriptor at once, past Lua's buffers.
+function M.write_fd(fd, text) C.write(fd, text, #text) end
+
+-- ---- Signals -----------------------------------------------------------------------------------------------------------
+
+M.SIGHUP, M.SIGINT, M.SIGTERM = 1, 2, 15
 
 local SIG_BLOCK, SIG_SETMASK = 0, 2
 
---- Block a signal in this thread: from now on it waits until taken. Returns a token for take() and unblock().
-function M.block(signal)
-  local token = { set = ffi.new("fewhead_sigset"), before = ffi.new("fewhead_sigset"), signal = signal }
+--- Block signals in this thread: from now on they wait until taken. Returns a token for take() and unblock().
+function M.block(...)
+  local token = { set = ffi.new("fewhead_sigset"), before = ffi.new("fewhead_sigset") }
   C.sigemptyset(token.set)
-  C.sigaddset(token.set, signal)
+  for _, signal in ipairs { ... } do C.sigaddset(token.set, signal) end
   C.pthread_sigmask(SIG_BLOCK, token.set, token.before) -- fails only for a wrong SIG_ constant
   return token
 end
 
 local now = ffi.new("fewhead_timespec")
 
---- Take the blocked signal if it waits: true when it did. Does not wait itself.
-function M.take(token) return C.sigtimedwait(token.set, nil, now) == token.signal end
+--- Whether this process was started with a signal ignored, as nohup does with SIGHUP, or ignores it by now.
+function M.ignores(signal)
+  local file = io.open("/proc/self/status")
+  local mask = file and file:read("*a"):match("\nSigIgn:%s*(%x+)")
+  if file then file:close() end
+  return mask ~= nil and math.floor(tonumber(mask:sub(-8), 16) / 2 ^ (signal - 1)) % 2 == 1
+end
+
+local STATUS_BYTES = 4096 -- of /proc/PID/status; the masks stand in the first half of it
+local status_text = ffi.new("char[?]", STATUS_BYTES + 1)
+
+--- Whether one of these signals waits for another process, which has it blocked. Makes no garbage.
+function M.waits(pid_status, signals)
+  local fd = C.open(pid_status, 0)
+  if fd < 0 then return false end
+  local bytes = C.read(fd, status_text, STATUS_BYTES)
+  C.close(fd)
+  if bytes <= 0 then return false end
+  status_text[bytes] = 0
+  for i = 1, 2 do
+    local name = i == 1 and "\nSigPnd:\t" or "\nShdPnd:\t" -- of its first thread, of the process
+    local at = C.memmem(status_text, bytes, name, #name)
+    local mask = at ~= nil and tonumber(C.strtoul(ffi.cast("const char *", at) + #name, nil, 16)) or 0
+    for _, signal in ipairs(signals) do
+      if math.floor(mask / 2 ^ (signal - 1)) % 2 == 1 then return true end
+    end
+  end
+  return false
+end
+
+--- Take one of the blocked signals if it waits: true when one did. Does not wait itself.
+function M.take(token) return C.sigtimedwait(token.set, nil, now) > 0 end
 
 --- The thread's signal mask as it was before block().
 function M.unblock(token) C.pthread_sigmask(SIG_SETMASK, token.before, nil) end
