@@ -184,8 +184,8 @@ function M.in_option_words(message)
   local what, rest = tostring(message):match("^(.-): (got .*)$")
   local key = what and what:match("([%w_]+)$")
   if not reader or not key then return nil end
-  for _, option in ipairs(reader.list) do
-    if option.metavar and option.key == key then return ("%s: %s: %s"):format(reader.name, option.flag, rest) end
+  for _, one in ipairs(reader.list) do
+    if one.metavar and one.key == key then return ("%s: %s: %s"):format(reader.name, one.flag, rest) end
   end
 end
 
