@@ -67,10 +67,10 @@ if not problem then fh.cli.exit(fh.cli.FAILED, "bench: " .. err) end
 local outputs = assert(problem:outputs())
 local plan = assert(fh.plan.build(problem))
 
-local paths = { "padded", "gather", "packed" }
+local paths = fh.path.candidates()
 local arms, rows, wrong = { { name = "sgemm", run = sgemm } }, {}, false
 for i, path in ipairs(paths) do
-  local with = { plan = path == "packed" and plan or nil }
+  local with = { plan = fh.path.get(path).wants_plan and plan or nil }
   local parity = fh.parity.check(problem, path, { against = "reference", sample = math.min(opt.s_q, PARITY_ROWS) })
   wrong = wrong or parity.status ~= "pass"
   rows[i] = { path = path, parity = parity.status, work = assert(problem:run(path, outputs, with)) }
@@ -82,10 +82,11 @@ local time = assert(fh.timing.measure(arms, { max_seconds = opt.seconds }))
 -- ---- The table ----------------------------------------------------------------------------------------------------------------
 
 local blas_rate = 2 * N ^ 3 * RUNS / (time.sgemm.median_us * 1e3)
-local native = math.min(time.gather.median_us, time.packed.median_us)
+local native = math.huge
+for _, path in ipairs(fh.path.native()) do native = math.min(native, time[path].median_us) end
 for _, row in ipairs(rows) do
   local us = time[row.path].median_us
-  row.time, row.n = fh.report.time(us), time[row.path].n
+  row.time, row.n = fh.table.time(us), time[row.path].n
   row.useful, row.executed = row.work.useful_flops / (us * 1e3), row.work.executed_flops / (us * 1e3)
   local counted, share = WANTED[row.path][1], WANTED[row.path][2]
   row.share = row[counted] / blas_rate
@@ -100,7 +101,7 @@ print(("%s, s_q %d, %s, %s; plan built outside"):format(opt.preset, opt.s_q, opt
 local release = ffi.string(blas.openblas_get_config()):match("^%S+ %S+")
 print(("sgemm %d x %d x %d: %.1f GFLOP/s (%s, %s kernels, %d samples of %d)\n"):format(N, N, N, blas_rate, release,
   ffi.string(blas.openblas_get_corename()), time.sgemm.n, RUNS))
-print(fh.report.table(rows, {
+print(fh.table.text(rows, {
   { key = "path", align = "left" }, { key = "time" }, { key = "n" }, { key = "parity" },
   { key = "useful", title = "useful GFLOP/s", format = "%.1f" },
   { key = "executed", title = "executed GFLOP/s", format = "%.1f" },

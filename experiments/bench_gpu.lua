@@ -29,6 +29,6 @@ end
 
 return b:finish("kernels", "Kernels that work query by query", {
   { rows, fh.bench.pick { "cell", "s_q", "h_q", "path", "median", "p05", "p95", "ratio", "useful", "executed", "kv_tb", "parity",
-    "max_abs" } },
+    "max_abs", "kernel" } },
   b:legend(), "Lists are uniform over 8192 KV rows. KV TB/s: rows of valid keys over the time.",
 })

@@ -43,7 +43,8 @@ local WIDE = {
 
 -- ---- Measure ----------------------------------------------------------------------------------------------------------------
 
-local PATHS = { "padded", "gather", "packed", "auto" }
+local PATHS = fh.path.candidates()
+PATHS[#PATHS + 1] = "auto"
 
 -- A row a path.
 local function measure(kind, s_q, heads, paths)
@@ -97,7 +98,7 @@ end
 
 local columns = fh.bench.pick {
   "cell", "s_q", "h_q", "union", "dedup", "path", "median", "p05", "p95", "plan", "ratio", "useful", "executed", "parity",
-  "max_abs",
+  "max_abs", "kernel",
 }
 local parts = {
   b:legend(),

@@ -48,5 +48,5 @@ for _, file in ipairs(opt.traffic) do
   print(trace)
   print(chunks)
   print(("times of one layer, from the %s %s cells; %s"):format(gate.decides.pattern, gate.decides.layout, tostring(note)))
-  print(fh.report.table(rows, fh.score.columns))
+  print(fh.table.text(rows, fh.score.columns))
 end

@@ -32,12 +32,11 @@ local run, texts, records, failed = fh.run.header(dev), {}, {}, false
 local folder = opt.out and need(fh.run.open_folder(opt.out, run))
 -- All tables, or those before Ctrl-C was pressed: true.
 local interrupted = fh.interrupt.during(function(pressed)
-  for _, name in ipairs(opt.preset) do
-    local preset = fh.preset.get(name)
+  for _, preset in ipairs(opt.preset) do
     for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
       for _, pattern in ipairs(opt.pattern) do
         local result, err = fh.layers {
-          model = preset.model, tp = preset.tp, s_q = opt.s_q, prior = prior or nil, pattern = pattern,
+          preset = preset, s_q = opt.s_q, prior = prior or nil, pattern = pattern,
           keep = pattern == "local" and opt.keep or nil,
           layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds, interrupted = pressed,
         }

@@ -102,7 +102,7 @@ end
 
 print(("%s: %d rows%s, topk %d, %.1f keys a row, KV rows 0 .. %d"):format(opt.indices or "pattern " .. opt.pattern, lists.s_q,
   offsets and (" of %d requests"):format(#offsets - 1) or "", lists.topk, rows[1].keys / lists.s_q, lists.s_kv - 1))
-print(fh.report.table(rows, {
+print(fh.table.text(rows, {
   { key = "group", title = "rows a group" }, { key = "union", title = "union / one list", format = "%.2f" },
   { key = "dedup", format = "%.2f" }, { key = "h_q", title = "for h_q" },
   { key = "padded", title = "padded us", format = "%.0f" }, { key = "gather", title = "gather us", format = "%.0f" },

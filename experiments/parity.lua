@@ -41,7 +41,7 @@ for _, path in ipairs(fh.compare.expand("parity", { "native", unpack(opt.provide
   failed = failed or three.verdict ~= "agree"
 end
 print(case)
-print(fh.report.table(rows, {
+print(fh.table.text(rows, {
   { key = "path", align = "left" }, { key = "against", align = "left" }, { key = "status", align = "left" }, { key = "compared" },
   { key = "mean_abs", format = "%.2e" }, { key = "max_abs", format = "%.2e" }, { key = "rel", format = "%.2e" },
   { key = "cos_diff", format = "%.1e" }, { key = "lse_max_abs", title = "lse", format = "%.1e" },

@@ -52,9 +52,10 @@ local base = flashmla or "padded"
 local paths = { flashmla or "padded" }
 local function add(path) paths[#paths + 1] = path end
 if flashmla then add "padded" end
-for _, path in ipairs { "gather", "packed", "auto" } do
+for _, path in ipairs(fh.path.native()) do
   if dev:has_path(path, opt.heads or fh.preset.get(opt.preset).h_q) then add(path) end
 end
+add "auto"
 if few then add(few) end
 for _, provider in ipairs(opt.provider) do add(provider) end
 
@@ -83,7 +84,7 @@ local function show(record, three)
   local time, parity = record.time, record.parity
   local row = {
     pattern = record.case.pattern, s_q = record.case.s_q, path = record.path, provider = record.provider,
-    parity = parity.status, max_abs = parity.max_abs,
+    kernel = record.kernel, parity = parity.status, max_abs = parity.max_abs,
   }
   if three then row.between, row.agreement = three.between.max_abs, three.verdict end
   if time then row.median, row.spread = time.median_us, ("%.1f .. %.1f"):format(time.p05_us, time.p95_us) end
@@ -148,9 +149,10 @@ local figures = {}
 -- One path against an answer; the check includes that nothing outside the real heads' results was written.
 local function hold(problem, path, want)
   local result = fh.parity.check(problem, path, { want = want })
-  local record = fh.compare.record(problem, path, result, nil, result.work, run)
   local published = want.against ~= "reference" and PUBLISHED or nil
-  record.published = published
+  local record = fh.record.new {
+    path = path, case = problem.case:describe(), parity = result, work = result.work, run = run, more = { published = published },
+  }
   records[#records + 1] = record
   note(record.path, result)
   figures[#figures + 1] = {
@@ -195,6 +197,7 @@ local race_columns = {
   { key = "between", title = "to " .. base_name, format = "%.1e" }, { key = "agreement", title = "three ways", align = "left" },
   { key = "median", title = "median us", format = "%.1f" }, { key = "spread", title = "p05 .. p95" },
   { key = "ratio", title = base_name .. " / path", format = "%.2f" }, { key = "verdict", align = "left" },
+  { key = "kernel", align = "left" },
 }
 local figure_columns = {
   { key = "s_q" }, { key = "path", align = "left" }, { key = "provider", align = "left" }, { key = "against", align = "left" },
@@ -214,14 +217,14 @@ local figures_legend = "8 of 64 heads, topk 640, lists of 512, sinks; q and out 
   .. "unless they take the keys in the same tiles."
 
 local title = ("Peers on %s: %s%s"):format(run.device, opt.preset, opt.heads and (", %d heads"):format(opt.heads) or "")
-print(("\n%s\n%s"):format(title, fh.report.table(rows, race_columns)))
+print(("\n%s\n%s"):format(title, fh.table.text(rows, race_columns)))
 if interrupted then
   notes[#notes + 1] = ("interrupted: %d records"):format(#records)
   if #records == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "peers: interrupted before the first cell was done") end
 end
 if #notes > 0 then print(table.concat(notes, "\n")) end
 print(table.concat(legend, "\n"))
-print("\nThe published figures\n" .. fh.report.table(figures, figure_columns) .. "\n" .. figures_legend)
+print("\nThe published figures\n" .. fh.table.text(figures, figure_columns) .. "\n" .. figures_legend)
 
 local function list(lines)
   local out = {}
@@ -235,14 +238,12 @@ local markdown = table.concat {
     ("command: `./fewhead run experiments/peers.lua %s`"):format(table.concat(arg, " ")),
     ("commit %s%s%s, %s"):format(run.commit, run.dirty and " with changes" or "", driver, run.date),
   },
-  list(head), "\n", fh.report.markdown(rows, race_columns), "\n", #notes > 0 and list(notes) .. "\n" or "",
-  table.concat(legend, "\n"), "\n\n## The published figures\n\n", fh.report.markdown(figures, figure_columns), "\n",
+  list(head), "\n", fh.table.markdown(rows, race_columns), "\n", #notes > 0 and list(notes) .. "\n" or "",
+  table.concat(legend, "\n"), "\n\n## The published figures\n\n", fh.table.markdown(figures, figure_columns), "\n",
   figures_legend, "\n",
 }
-local lines = {}
-for i, record in ipairs(records) do lines[i] = fh.json.encode(record) .. "\n" end
-need(fh.report.write(folder .. "/peers.jsonl", table.concat(lines)))
-need(fh.report.write(folder .. "/peers.md", markdown))
+need(fh.record.write(folder .. "/peers.jsonl", records))
+need(fh.file.write(folder .. "/peers.md", markdown))
 print(("\nwritten: %s/peers.jsonl, .md"):format(folder))
 if interrupted then return fh.cli.INTERRUPTED end
 return wrong == 0 and 0 or fh.cli.FAILED

@@ -36,7 +36,7 @@ describe("peers", function()
     assert.equal(0, status)
     assert.equal(ABSENT .. "\nmine: version 1.0\n", out:match("^[^\n]*\n[^\n]*\n"))
     assert.matches("\npattern +s_q +path +provider +parity +max error +to padded +three ways +median us +p05 .. p95 "
-      .. "+padded / path +verdict\n", out)
+      .. "+padded / path +verdict +kernel\n", out)
     for _, path in ipairs { "gather", "packed", "auto" } do
       assert.matches(("\ncsa +4 +%s +fewhead +pass +%%S+ +%%S+ +agree +%%d"):format(path), out)
     end

@@ -12,8 +12,9 @@
 -- The first word is the kind of table, a function in KINDS below. The second is a folder of results/. The rest are values that a
 -- record must have: its case's field is one of the listed ones. Run it in the checkout's root.
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
-local json = require "fewhead.base.json"
-local report = require "fewhead.report.report"
+local files = require "fewhead.record.file"
+local record_files = require "fewhead.record.record"
+local tables = require "fewhead.base.table"
 
 -- ---- Records ----------------------------------------------------------------------------------------------------------------
 
@@ -23,19 +24,17 @@ local function read(folder, name)
   local file = io.open(path)
   if not file then return nil end
   file:close()
-  local records = {}
-  for record in json.lines(path) do records[#records + 1] = record end
-  return records
+  return assert(record_files.read(path))
 end
 
 local function need(folder, name)
   return read(folder, name) or error(("no results/%s/%s.jsonl"):format(folder, name), 0)
 end
 
--- Whether each wanted field of the record's case (or chunk) has one of the wanted values: where = { s_q = "64,1024" }.
+-- Whether each wanted field of the record's case has one of the wanted values: where = { s_q = "64,1024" }.
 local function fits(record, where)
   for field, values in pairs(where) do
-    local value = (record.case or record.chunk)[field]
+    local value = record.case[field]
     if not (","..values .. ","):find((",%s,"):format(tostring(value)), 1, true) then return false end
   end
   return true
@@ -48,7 +47,7 @@ local function rows_of(records, where, fields)
   for _, record in ipairs(records) do
     if record.time and fits(record, where) then
       local values = {}
-      for i, name in ipairs(fields) do values[i] = tostring(record[name] or (record.case or record.chunk)[name]) end
+      for i, name in ipairs(fields) do values[i] = tostring(record[name] or record.case[name]) end
       local k = table.concat(values, "\n")
       local row = by_key[k]
       if not row then
@@ -64,10 +63,10 @@ end
 -- ---- Columns ----------------------------------------------------------------------------------------------------------------
 
 local function us(path, title)
-  return { key = path, title = title or path, format = report.time, of = function(row) return row.times[path] end }
+  return { key = path, title = title or path, format = tables.time, of = function(row) return row.times[path] end }
 end
 local function field(name, title, align)
-  local function of(row) return (row.first.case or row.first.chunk)[name] end
+  local function of(row) return row.first.case[name] end
   return { key = name, title = title or name, align = align, of = of }
 end
 -- Times of path `over` in times of path `under` (a name, or a function of the row that returns one). A record that was measured
@@ -102,7 +101,7 @@ local function markdown(rows, columns)
     for _, column in ipairs(columns) do cells[i][column.key] = column.of(row) end
   end
   if #cells == 0 then error("no record fits", 0) end
-  return report.markdown(cells, columns)
+  return tables.markdown(cells, columns)
 end
 
 -- ---- Kinds of table ---------------------------------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ function KINDS.packed(folder, where)
   local rows = rows_of(need(folder, "packed"), where, { "cell", "s_q", "h_q" })
   return markdown(rows, {
     CELL, field "s_q", field "h_q", us "padded", us "gather", us "packed",
-    { key = "plan", format = report.time, of = function(row) return row.records.packed and row.records.packed.time.plan_us end },
+    { key = "plan", format = tables.time, of = function(row) return row.records.packed and row.records.packed.time.plan_us end },
     us "auto", ratio("padded / packed", "padded", "packed"), OVER_AUTO,
   })
 end
@@ -190,10 +189,10 @@ function KINDS.layers(folder, where)
   local rows = {}
   for path in assert(io.popen(("ls results/%s/layers*.jsonl"):format(folder))):lines() do
     local records = need(folder, path:match("([^/]+)%.jsonl$"))
-    for _, row in ipairs(rows_of(records, where, { "model", "tp", "prior" })) do rows[#rows + 1] = row end
+    for _, row in ipairs(rows_of(records, where, { "preset", "prior" })) do rows[#rows + 1] = row end
   end
   return markdown(rows, {
-    field("model", "model", "left"), field("tp", "TP"), field "s_q", field("prior", "rows before"), field "layers",
+    field("preset", "preset", "left"), field "s_q", field("prior", "rows before"), field "layers",
     us "padded", us "gather", us "packed", us "auto", OVER_AUTO,
     { key = "plans", title = "plans' share of auto", format = function(share) return ("%.1f %%"):format(100 * share) end,
       of = function(row) return row.records.auto and row.records.auto.plans.share end },
@@ -304,7 +303,7 @@ local function main(arg)
     local problems = {}
     local text = rebuild(path, problems)
     if not check then
-      if #problems > 0 then assert(report.write(path, text)) end
+      if #problems > 0 then assert(files.write(path, text)) end
       problems = {}
       rebuild(path, problems) -- what is left could not be made
     end

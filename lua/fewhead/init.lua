@@ -10,14 +10,14 @@ local M = {}
 --- The rooms, lowest first: a module requires modules of its own room and of rooms before it, none of a later one. In each room
 -- the modules that scripts use; the others are this library's own plumbing.
 M._rooms = {
-  { "base", { "arguments", "option", "ffi", "json", "npy" } },
+  { "base", { "arguments", "option", "ffi", "json", "npy", "table" } },
   { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
-  { "record", { "run" } },
+  { "record", { "file", "record", "run" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },
-  { "report", { "report", "gate_report", "plot" } },
+  { "report", { "gate_report", "plot" } },
   { "cli", { "cli", "options", "interrupt", "progress", "bench" } },
 }
 

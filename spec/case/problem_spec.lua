@@ -498,3 +498,53 @@ describe("problem", function()
     end)
   end)
 end)
+
+describe("a problem's inputs", function()
+  local function made(dev, sink)
+    local c = case { s_q = 4, pattern = "csa", window = 8, index_topk = 24, prior = 40, layout = "vllm", sink = sink }
+    return assert(c:problem(dev))
+  end
+
+  it("have checksums that any written byte changes, around the elements too", function()
+    local dev = helper.device()
+    local p = made(dev, "normal")
+    local before = p:checksums()
+    for _, key in ipairs { "q", "kv", "indices", "topk_length", "attn_sink" } do
+      assert.matches("^%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x$", before[key])
+      local last = p[key].storage.bytes - 1
+      for _, at in ipairs { 0, tonumber(last) } do
+        local cell = ffi.new("uint8_t[1]")
+        assert(p[key]:read_bytes(at, 1, cell))
+        helper.poke(p[key], at, (cell[0] + 1) % 256)
+        local after = p:checksums()
+        for _, other in ipairs { "q", "kv", "indices", "topk_length", "attn_sink" } do
+          assert.equal(other ~= key, before[other] == after[other])
+        end
+        helper.poke(p[key], at, cell[0])
+      end
+    end
+    assert.same(before, p:checksums())
+    p:free()
+    assert.equal("problem:checksums: used after free()", helper.refusal(function() p:checksums() end))
+  end)
+
+  it("are made anew as they were, and calls that are there keep the old ones", function()
+    local dev = helper.device()
+    local p = made(dev, "none")
+    local before, outputs = p:checksums(), assert(p:outputs())
+    local run = assert(p:runner("gather", outputs))
+    p.kv:fill(7)
+    assert.is_true(p:renew())
+    assert.same(before, p:checksums())
+    collectgarbage()
+    collectgarbage()
+    assert.equal(0, run()) -- on the KV of sevens
+    assert(dev:synchronize())
+    assert.equal(7, outputs.out:get(1, 1, 1))
+    assert(p:run("gather", outputs))
+    assert.are_not.equal(7, outputs.out:get(1, 1, 1))
+    local rows = assert(p:rows(2))
+    assert.equal("problem:renew: got a problem on memory of others, wanted one of case:problem()",
+      helper.refusal(function() rows:renew() end))
+  end)
+end)

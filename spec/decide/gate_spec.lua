@@ -371,6 +371,68 @@ describe("gate.fit", function()
     assert.equal(3, #g.curves)
   end)
 
+  -- Two cells of one s_q where native is 8.9 and 11 times as fast. Taken for one point, padded of the second stands beside native
+  -- of the first: 265.93 times, a loss of 26,493 % for a gate that is off.
+  local function two_cells(first, second)
+    local list = {}
+    for i, row in ipairs { { first, 8.9, 1 }, { second, 265.93, 265.93 / 11 } } do
+      list[2 * i - 1], list[2 * i] = record("padded", 64, row[2]), record("gather", 64, row[3])
+      for _, r in ipairs { list[2 * i - 1], list[2 * i] } do
+        for key, value in pairs(row[1]) do r.case[key] = value end
+      end
+    end
+    return list
+  end
+
+  for name, cells in pairs {
+    prior = { { prior = 0 }, { prior = 131072 }, ", prior 0", ", prior 131072" },
+    ["prior that was left out"] = { { prior = 8128 }, { prior = 0 }, ", prompts of 8192", ", prior 0" },
+    seed = { { seed = 1 }, { seed = 2 }, ", seed 1", ", seed 2" },
+    requests = { { prior = 0, requests = 1 }, { prior = 0, requests = 2 }, ", requests 1", ", requests 2" },
+    ["captured file"] = { { indices = "a.npy" }, { indices = "b.npy" }, ", indices a.npy", ", indices b.npy" },
+    heads_pad = { { h_pad = 64 }, { h_pad = 128 }, ", h_pad 64", ", h_pad 128" },
+  } do
+    it("puts cells that differ in " .. name .. " into curves of their own", function()
+      local g = assert(gate.fit(two_cells(cells[1], cells[2])))
+      assert.same({ cells[3], cells[4] }, { g.curves[1].label, g.curves[2].label })
+      for i, ratio in ipairs { 8.9, 11 } do
+        assert.equal(1, #g.curves[i].points)
+        assert.is_true(math.abs(g.curves[i].points[1].ratio / ratio - 1) < 1e-12)
+      end
+      local off = require("fewhead.decide.score").cells(g.curves, { { name = "off", gate = gate.new { enabled = false } } })[1]
+      assert.equal(2, off.points)
+      assert.is_true(math.abs(off.worst - 10) < 1e-9 and math.abs(off.mean - (7.9 + 10) / 2) < 1e-9)
+      assert.equal("s_q 64, csa, vllm" .. cells[4], off.at)
+      assert.equal(("csa vllm hot%s: always: native is never slower from s_q 64 to 64"):format(cells[3]), tostring(g.curves[1]))
+    end)
+  end
+
+  it("puts cells into one curve that differ in s_q and what follows from it", function()
+    local function curves_of(change)
+      local list = records { [64] = 0.5, [128] = 2, [8192] = 2 }
+      for _, r in ipairs(list) do change(r.case) end
+      return gate.fit(list).curves, list
+    end
+    for _, change in ipairs {
+      function(case) case.prior, case.s_kv = math.max(0, 8192 - case.s_q), 8192 + 128 end, -- prior left out
+      function(case) case.prior, case.s_kv = 0, case.s_q end,
+      function(case) case.indices, case.s_kv = "a.npy", 2 * case.s_q end,
+    } do
+      local curves = curves_of(change)
+      assert.same({ 1, 3, "" }, { #curves, #curves[1].points, curves[1].label })
+    end
+    -- both kinds of prior: at 8192 rows they are one cell, which both curves hold
+    local _, list = curves_of(function(case) case.prior = math.max(0, 8192 - case.s_q) end)
+    local _, more = curves_of(function(case) case.prior = 0 end)
+    for i = 1, 4 do list[#list + 1] = more[i] end
+    local curves = gate.fit(list).curves
+    assert.same({ 2, 3, 3 }, { #curves, #curves[1].points, #curves[2].points })
+    assert.same({ ", prompts of 8192", ", prior 0" }, { curves[1].label, curves[2].label })
+    -- drawn from KV rows that were given: another size is another curve
+    curves = curves_of(function(case) case.pattern, case.s_kv = "uniform", case.s_q == 64 and 100 or 200 end)
+    assert.same({ 2, 1, 2 }, { #curves, #curves[1].points, #curves[2].points })
+  end)
+
   it("says what auto is worth where it was measured, its plan included", function()
     local list = records { [64] = 0.5, [128] = 2, [256] = 2 }
     local packed = record("packed", 256, 100 * 256 / 4)

@@ -7,7 +7,7 @@ local helper = require "spec.helper"
 
 -- A few rows late in a prompt that is long enough for full lists.
 local function small(changes)
-  local o = { model = "v4.1-flash", tp = 8, s_q = 3, prior = 1400, pattern = "local", layout = "contiguous", seed = 3 }
+  local o = { preset = "v4.1-flash tp8", s_q = 3, prior = 1400, pattern = "local", layout = "contiguous", seed = 3 }
   for key, v in pairs(changes or {}) do o[key] = v end
   return o
 end
@@ -151,7 +151,7 @@ describe("chunks of other models", function()
   teardown(function() dev:close() end)
 
   it("have the lists of their layers", function()
-    local glm = assert(chunk.build(dev, small { model = "glm-5.2", tp = 16, s_q = 1, prior = 40, pattern = "csa" }))
+    local glm = assert(chunk.build(dev, small { preset = "glm-5.2 tp16", s_q = 1, prior = 40, pattern = "csa" }))
     assert.equal(78, #glm.layers)
     assert.equal(21, #glm.lists)
     assert.same({ 1, 1, 4, 4 }, { unpack(count_layers(glm), 1, 4) })
@@ -178,9 +178,9 @@ describe("layers", function()
       assert.equal(80, record.work.rows)
       assert.is_truthy(json.encode(record))
     end
-    local described = result:record("padded").chunk
-    assert.same({ "v4.1-flash", 8, 40, 9, 40, 2, 30, 8, 64, 512, "local", 0.9 }, {
-      described.model, described.tp, described.layers, described.lists, described.buffers, described.s_q, described.prior,
+    local described = result:record("padded").case
+    assert.same({ "v4.1-flash tp8", 40, 9, 40, 2, 30, 8, 64, 512, "local", 0.9 }, {
+      described.preset, described.layers, described.lists, described.buffers, described.s_q, described.prior,
       described.h_q, described.h_pad, described.d_qk, described.pattern, described.keep,
     })
     assert.is_nil(result:record("padded").plans)
@@ -230,17 +230,16 @@ describe("layers", function()
 
   it("refuses what it cannot run, on the caller's line", function()
     local function refused(message, o) assert.equal(message, helper.refusal(function() layers(o) end)) end
-    refused('layers: model: got "v4.1", wanted one of glm-5, glm-5.2, v3.2, v4-flash, v4-pro, v4.1-flash',
-      { model = "v4.1" })
-    refused("layers: tp: got 3, wanted one of 1, 2, 4, 8, 16", { tp = 3 })
+    refused(('layers: preset: got "v4.1", wanted one of %s'):format(table.concat(require("fewhead.case.preset").names(), ", ")),
+      { preset = "v4.1" })
     refused("layers: s_q: got 0, wanted a whole number >= 1", { s_q = 0 })
     refused("layers: prior: got -1, wanted a whole number >= 0", { prior = -1 })
     refused("layers: buffers: got 0, wanted a whole number >= 1", { buffers = 0 })
     refused('layers: pattern: got "uniform", wanted one of local, csa', { pattern = "uniform" })
-    refused('layers: paths[2]: got "reference", wanted one of native, padded, gather, packed, auto',
+    refused('layers: paths[2]: got "reference", wanted one of native, auto, padded, gather, packed',
       { paths = { "padded", "reference" } })
     local err = helper.refusal(function() layers { heads = 8 } end)
-    assert.matches('^layers: unknown option "heads"; known: paths, device, run, model, tp, ', err)
+    assert.matches('^layers: unknown option "heads"; known: paths, device, run, preset, s_q, ', err)
   end)
 end)
 
@@ -260,7 +259,7 @@ describe("experiments/layers.lua", function()
     assert.equal(4, tables)
     local records = 0
     for record in json.lines(folder .. "layers.jsonl") do
-      assert.same({ "pass", 40, 9 }, { record.parity.status, record.chunk.layers, record.chunk.lists })
+      assert.same({ "pass", 40, 9 }, { record.parity.status, record.case.layers, record.case.lists })
       records = records + 1
     end
     local _, rows = out:gsub("\n%l+ +%d+%.%d+ ", "")

@@ -25,7 +25,9 @@ local function records(change)
         local record = {
           path = path, provider = "fewhead", case = { s_q = s_q, h_q = 8, d_qk = 512 }, parity = { status = "pass" },
           plan = shared, run = { device = "Known GPU", commit = "0123456789abcdef" },
-          time = { median_us = median, plan_us = path == "packed" and us("plan", groups, PAIR * 8 * keys) or nil },
+          work = { useful_flops = keys },
+          time = { median_us = median, p05_us = median, p95_us = median, n = 6, l2 = "hot",
+            plan_us = path == "packed" and us("plan", groups, PAIR * 8 * keys) or nil },
         }
         if change then change(record) end
         lines[#lines + 1] = json.encode(record) .. "\n"
@@ -109,7 +111,7 @@ describe("machine", function()
     local function spoil(record)
       if record.case.s_q ~= 64 then return end
       record.time.median_us = 1e6
-      if record.path == "padded" then record.parity.status = "fail"
+      if record.path == "padded" then record.parity.status, record.time = "fail", nil
       elseif record.path == "gather" then record.provider = "flashmla"
       else record.time = nil end
     end
@@ -137,7 +139,7 @@ describe("machine", function()
   it("refuses what is none", function()
     opened("{}\n", function(m, err, path)
       assert.is_nil(m)
-      assert.equal(path .. ":1: not a record of experiments/bench_packed.lua", err)
+      assert.equal(path .. ":1: path: got nil, wanted a string", err)
     end)
     opened("", function(_, err, path) assert.equal(path .. ": no record in it", err) end)
     opened("{", function(m, err, path)

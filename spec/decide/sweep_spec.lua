@@ -45,7 +45,7 @@ describe("fh.sweep", function()
     assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
       refused { pattern = "cs" })
     assert.matches('^sweep: preset: got "v9 tp8", wanted a name that fh.preset.names%(%) lists$', refused { preset = "v9 tp8" })
-    assert.equal('sweep: paths[2]: got "gahter", wanted one of reference, padded, gather, packed, native, auto; '
+    assert.equal('sweep: paths[2]: got "gahter", wanted one of auto, reference, padded, gather, packed, native; '
       .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
     assert.equal("sweep: indices: got nil, wanted the file of pattern file", refused { pattern = "file" })
     local ok, err = pcall(function() fh.sweep { heads = 8 } end)
@@ -93,7 +93,8 @@ describe("fh.sweep", function()
       for _, key in ipairs { "id", "commit", "device", "driver", "date" } do assert.is_string(r.run[key], key) end
       assert.same({ "--s-q", "4" }, r.run.argv)
     end
-    assert.is_true(sweep.records[1].work.executed_flops > 7 * sweep.records[2].work.executed_flops) -- 64 heads for 8
+    -- 64 heads for 8, which AMX computes as 16
+    assert.is_true(sweep.records[1].work.executed_flops > 3 * sweep.records[2].work.executed_flops)
   end)
 
   it("writes the records as JSON lines that read back as they are", function()
@@ -198,8 +199,8 @@ describe("a sweep", function()
     }
     assert.matches("^" .. table.concat(titles, " +") .. "\n", text)
     assert.matches("\nvllm +2 .- pass ", text)
-    assert.matches("\ncontiguous +4 .-[89]%d%.%d %% +%d+%.%d %%$", text)
-    assert.equal(5, select(2, (text .. "\n"):gsub("\n", "")))
+    assert.matches("\ncontiguous +4 .-[89]%d%.%d %% +%d+%.%d %%\nkernels: [%w ]+ padded, [%w ]+ gather$", text)
+    assert.equal(6, select(2, (text .. "\n"):gsub("\n", "")))
     assert.is_nil(tostring(small()):find("layout"))
   end)
 
@@ -219,29 +220,16 @@ end)
 
 describe("sweep.read", function()
   local good = json.encode {
-    path = "padded", case = { s_q = 4, h_q = 8 }, parity = { status = "pass" }, work = { executed_flops = 1 },
+    path = "padded", case = { s_q = 4, h_q = 8 }, parity = { status = "pass" }, work = { useful_flops = 1 },
     time = { median_us = 1, p05_us = 1, p95_us = 1, n = 5, l2 = "hot" },
   }
 
-  for text, reason in pairs {
-    ['{"path":"padded"'] = "", -- the parser's words
-    ["[]"] = "path: got nil, wanted a string",
-    ['{"path":"padded","case":{},"parity":{"status":"pass"},"run":true}'] = "run: got true, wanted a table",
-    ['{"path":"padded","parity":{"status":"pass"}}'] = "case: got nil, wanted a table",
-    ['{"path":"padded","case":{},"parity":{}}'] = "parity.status: got nil, wanted a string",
-    [good:gsub('"median_us":1', '"median_us":"1"')] = 'time.median_us: got "1", wanted a number > 0',
-    [good:gsub('"p05_us":1', '"p05_us":0')] = "time.p05_us: got 0, wanted a number > 0",
-    [good:gsub('^{', '{"verdict":{"ratio":2,"lo":1},')] = "verdict.hi: got nil, wanted a number > 0",
-    [good:gsub('"h_q":8', '"h":8')] = "case.h_q: got nil, wanted a number > 0",
-    [good:gsub(',"work":%b{}', "")] = "work: got nil, wanted a table",
-  } do
-    it("refuses the line " .. text, function()
-      write(folder .. "x", good .. "\n\n" .. text .. "\n")
-      local sweep, err = fh.sweep.read(folder .. "x")
-      assert.is_nil(sweep)
-      assert.equal(folder .. "x:3: " .. reason, reason == "" and err:sub(1, #folder + 5) or err)
-    end)
-  end
+  it("refuses a line that is no record, by file and line", function()
+    write(folder .. "x", good .. "\n\n[]\n")
+    local sweep, err = fh.sweep.read(folder .. "x")
+    assert.is_nil(sweep)
+    assert.equal(folder .. "x:3: path: got nil, wanted a string", err)
+  end)
 
   it("takes records without a time, and refuses an empty or missing file", function()
     write(folder .. "x", '{"path":"padded","case":{"s_q":4},"parity":{"status":"invalid"}}')

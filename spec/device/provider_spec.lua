@@ -302,6 +302,12 @@ describe("a provider", function()
 end)
 
 describe("a provider that", function()
+  local function statuses(c)
+    local list = {}
+    for i, record in ipairs(c.records) do list[i] = record.parity.status end
+    return list
+  end
+
   -- Its record beside gather's, which must not suffer.
   local function beside_gather(manner)
     local c = compared({ "gather", mannered(manner) })
@@ -363,6 +369,39 @@ describe("a provider that", function()
     local r = beside_gather("spills")
     assert.equal("fail", r.parity.status)
     assert.equal("out: written outside its elements, at row 0, head 8, column 0", r.parity.reason)
+  end)
+
+  for manner, input in pairs { ["alters-q"] = "q", ["alters-kv"] = "kv", ["alters-lists"] = "indices" } do
+    it(("writes to %s is caught, and the paths after it are right"):format(input), function()
+      local c = compared({ "gather", mannered(manner), "padded" })
+      assert.same({ "pass", "fail", "pass" }, statuses(c))
+      assert.equal("toy changed its input " .. input, c.records[2].parity.reason)
+      assert.is_nil(c.records[2].time)
+      assert.is_true(c.records[1].time.median_us > 0 and c.records[3].time.median_us > 0)
+    end)
+  end
+
+  it("writes to an input while it is timed is caught, and the others are timed without it", function()
+    local r, c = beside_gather("alters-later")
+    assert.same({ "fail", "toy changed its input kv" }, { r.parity.status, r.parity.reason })
+    assert.same({ nil, nil }, { r.time, r.verdict })
+    assert.equal(c.case:describe().s_q, r.case.s_q)
+  end)
+
+  it("writes to an input while it is timed is told from a good one beside it", function()
+    local c = compared({ mannered("good", "good"), "gather", mannered("alters-later", "bad") })
+    assert.same({ "pass", "pass", "fail" }, statuses(c))
+    assert.equal("bad changed its input kv", c.records[3].parity.reason)
+    assert.is_true(c.records[1].time.median_us > 0 and c.records[2].time.median_us > 0)
+    assert.equal("good", c.records[2].verdict.against)
+  end)
+
+  it("turns wrong after its first run is caught after it was timed", function()
+    local r = beside_gather("turns")
+    assert.equal("fail", r.parity.status)
+    assert.matches("^toy was right in its first run and is not after it was timed: out: got 10, wanted ", r.parity.reason)
+    assert.same({ nil, nil }, { r.time, r.verdict })
+    assert.equal("toy", r.work.path)
   end)
 
   it("is not made for the device is refused", function()

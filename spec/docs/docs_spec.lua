@@ -13,11 +13,12 @@ end
 local function record(path, s_q, us, more)
   return ('{"case":{"pattern":"csa","s_q":%d,"h_q":8,"layout":"vllm"},"cell":"csa, ratio 4","path":"%s","provider":"fewhead",'
     .. '"run":{"device":"Box","kind":"cuda","argv":["--out","here"],"commit":"0123456789abcdef","date":"today","driver":"1"},'
-    .. '"time":{"median_us":%g}%s}\n'):format(s_q, path, us, more or "")
+    .. '"parity":{"status":"pass"},"work":{"useful_flops":1},"time":{"median_us":%g,"p05_us":%g,"p95_us":%g,"n":6}%s}\n'):format(
+      s_q, path, us, us, us, more or "")
 end
 
 local SWEEP = record("padded", 64, 30) .. record("gather", 64, 12) .. record("auto", 64, 15)
-  .. record("padded", 128, 60) .. record("gather", 128, 1000, ',"verdict":{"against":"padded","ratio":2.5}')
+  .. record("padded", 128, 60) .. record("gather", 128, 1000, ',"verdict":{"against":"padded","ratio":2.5,"lo":2,"hi":3}')
 
 local function run(folder, ...)
   local status, out, err = process.run({ "luajit", "tools/docs.lua", ... }, { cwd = folder })

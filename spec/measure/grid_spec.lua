@@ -229,7 +229,7 @@ describe("fewhead parity", function()
     for line in out:gmatch("(.-)\n") do
       local r = assert(json.decode(line))
       assert.same({ "gather", "fewhead", "own/models", "pass", "reference" },
-        { r.path, r.provider, r.group, r.parity.status, r.parity.against })
+        { r.path, r.provider, r.set, r.parity.status, r.parity.against })
       assert.equal(12, r.rows)
       assert.is_true(r.parity.compared > 0)
       assert.matches("^%d+T", r.run.id)

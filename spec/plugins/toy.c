@@ -92,6 +92,14 @@ static fh_status toy_prepare(void *state, const fh_device_info *device, const fh
   return FH_OK;
 }
 
+/* "alters-q", "alters-kv", "alters-lists": every run writes to that input; "alters-later": to KV, from the third run on. */
+static void alter_inputs(toy *t, const fh_call *call) {
+  if (is(t, "alters-q")) ++*(uint16_t *)call->q;
+  if (is(t, "alters-kv")) ++*(uint16_t *)call->kv;
+  if (is(t, "alters-lists")) ++*(int32_t *)call->indices;
+  if (is(t, "alters-later") && ++t->runs > 2) ++*(uint16_t *)call->kv;
+}
+
 static fh_status toy_run(void *state, void *job, const fh_call *call, char *text) {
   toy *t = state;
   note(t, "run");
@@ -100,7 +108,8 @@ static fh_status toy_run(void *state, void *job, const fh_call *call, char *text
   if (is(t, "lazy")) return FH_OK; /* writes nothing */
   if (is(t, "elsewhere") || is(t, "spills")) run(NULL, NULL, job, text);
   if (!is(t, "elsewhere")) run(NULL, NULL, call, text);
-  if (is(t, "wrong")) *(uint16_t *)call->out = 0x4120; /* 10.0 */
+  if (is(t, "wrong") || (is(t, "turns") && ++t->runs > 2)) *(uint16_t *)call->out = 0x4120; /* 10.0 */
+  alter_inputs(t, call);
   return FH_OK;
 }
 

@@ -45,6 +45,8 @@ setmetatable(M, { __call = function(_, ...) return M.new(...) end })
 
 -- Tokens of a prompt that the default `prior` describes; vLLM's default for the tokens of one step.
 local PROMPT = 8192
+--- That number.
+M.prompt = PROMPT
 
 local MAX_HEADS, H_PAD, D_QK, D_V = 128, { 64, 128 }, { 512, 576 }, { 512 }
 local VALUES, SINKS = { "normal", "flashmla" }, { "normal", "none", "flashmla" }
@@ -69,11 +71,30 @@ local function pattern_options(o, name, base)
   return p
 end
 
+-- The prior of requests of so many rows where none is given: a list.
+local function default_prior(requests)
+  local prior = {}
+  for r, rows in ipairs(requests) do prior[r] = math.max(0, PROMPT - rows) end
+  return prior
+end
+
+--- Whether the prior of a described case is what fh.case takes where none is given, so that it follows from s_q; nil for a case
+-- without one.
+function M.has_default_prior(described)
+  local prior, requests = described.prior, given(described.requests, 1)
+  if prior == nil then return nil end
+  if type(requests) ~= "table" then requests = pattern.deal(described.s_q, requests) end
+  for r, usual in ipairs(default_prior(requests)) do
+    local own = type(prior) == "table" and prior[r] or prior
+    if own ~= usual then return false end
+  end
+  return true
+end
+
 local function resolve_pattern(name, p, level)
   local g, err = pattern.resolve(name, p, level + 1, "case")
   if not g or not g.requests or p.prior ~= nil then return g, err end
-  p.prior = {}
-  for r, rows in ipairs(g.requests) do p.prior[r] = math.max(0, PROMPT - rows) end
+  p.prior = default_prior(g.requests)
   g = pattern.resolve(name, p, level + 1, "case")
   return g
 end

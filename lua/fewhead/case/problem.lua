@@ -10,11 +10,13 @@
 --
 -- A problem owns its tensors and workspace, a caller the outputs it asked for. free() gives the memory back at once and is safe
 -- twice; what is dropped the collector finds. Calls and runners keep alive what they point to.
+local bit = require "bit"
 local ffi = require "ffi"
 local args = require "fewhead.base.arguments"
 local graph = require "fewhead.device.graph"
 local layout = require "fewhead.case.layout"
 local pattern = require "fewhead.case.pattern"
+local paths = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
 local tensor = require "fewhead.device.tensor"
 local F = require "fewhead.base.ffi"
@@ -22,10 +24,6 @@ local F = require "fewhead.base.ffi"
 local C = F.C
 
 local M = {}
-
---- The names of the paths, in the order of their numbers.
-M.paths = {}
-for number = 0, C.FH_PATHS - 1 do M.paths[number + 1] = F.path_names[number] end
 
 local Problem = { __name = "problem" }
 Problem.__index = Problem
@@ -136,6 +134,7 @@ function M.build(case, geometry, dev)
     self:free()
     return nil, err
   end
+  self.geometry = geometry
   return self
 end
 
@@ -173,6 +172,50 @@ function Problem:intact(outputs)
   return ok, err
 end
 
+-- ---- What others may have done to the inputs --------------------------------------------------------------------------------
+
+local CHUNK_BYTES = 2^20 -- of a buffer that are on the host at a time
+local HASH_START, HASH_FACTOR = 0xcbf29ce484222325ULL, 0x100000001b3ULL -- FNV-1a, over words instead of bytes
+
+-- 64 bits that tell one content of a tensor's whole buffer from another, what lies between and around the elements included.
+local function checksum(t)
+  local total, host = tonumber(t.storage.bytes), ffi.new("uint64_t[?]", CHUNK_BYTES / 8)
+  local hash = HASH_START
+  for first = 0, total - 1, CHUNK_BYTES do
+    local bytes = math.min(CHUNK_BYTES, total - first)
+    host[math.floor((bytes - 1) / 8)] = 0 -- a last word that is not read as a whole
+    local ok, err = t:read_bytes(first, bytes, host)
+    if not ok then error(err, 0) end
+    for i = 0, math.ceil(bytes / 8) - 1 do
+      hash = bit.bxor(hash, host[i]) * HASH_FACTOR
+      hash = bit.bxor(hash, bit.rshift(hash, 32))
+    end
+  end
+  return bit.tohex(hash)
+end
+
+--- Checksums of the inputs' memory by name, 16 hexadecimal digits each: whether somebody wrote to it. Raises when it cannot be
+-- read.
+function Problem:checksums()
+  check(self, "checksums")
+  local sums = {}
+  for _, key in ipairs(INPUTS) do
+    if self[key] then sums[key] = checksum(self[key]) end
+  end
+  return sums
+end
+
+--- Make the inputs anew, as case:problem() made them, after somebody wrote to them. Calls and runners that are there keep the old
+-- ones. true | nil, err, without memory for them. For problems of case:problem() alone.
+function Problem:renew()
+  check(self, "renew")
+  if not self.geometry then error("problem:renew: got a problem on memory of others, wanted one of case:problem()", 2) end
+  local made, err = M.build(self.case, self.geometry, self.device)
+  if not made then return nil, err end
+  for _, key in ipairs(INPUTS) do self[key] = made[key] end
+  return true
+end
+
 -- ---- Calls ------------------------------------------------------------------------------------------------------------------
 
 -- What a call points to, for as long as the call lives.
@@ -199,7 +242,7 @@ end
 -- The call without workspace; a provider's has no path. level counts as error()'s does, from the function that calls this one.
 local function describe(self, what, path, outputs, o, level)
   local provider = providers.is(path) and providers.handle(what .. ": path", path, level + 1)
-  if not provider then args.enum(what .. ": path", path, M.paths, level + 1) end
+  if not provider then paths.check(what .. ": path", path, level + 1) end
   o = args.options(what, o, CALL_OPTIONS, level + 1)
   local case, s_q = self.case, self.s_q
   local call = ffi.new("fh_call")
@@ -242,7 +285,7 @@ local function describe(self, what, path, outputs, o, level)
       end
     end
   end
-  anchors[call] = { self, outputs, o.plan }
+  anchors[call] = { self, outputs, o.plan, q, kv, indices, self.topk_length, self.attn_sink, self.cu_seqlens_q }
   return call
 end
 
@@ -256,12 +299,14 @@ end
 -- Point the call to a workspace that is large enough. The one of this problem grows to the largest that was asked for; a call
 -- keeps the one it was given. Returns the call, or nil, err.
 local function with_workspace(self, path, call)
-  local bytes, handle = ffi.new("uint64_t[1]"), self.device.handle
-  local ok, err
-  if providers.is(path) then ok, err = path:check(C.fh_provider_workspace_bytes(path.handle, handle, call, bytes))
-  else ok, err = F.check(C.fh_workspace_bytes(handle, call, bytes)) end
-  if not ok then return nil, err end
-  local needed = tonumber(bytes[0])
+  local needed, err
+  if providers.is(path) then needed, err = path:workspace_bytes(self.device, call)
+  else
+    local bytes = ffi.new("uint64_t[1]")
+    needed, err = F.check(C.fh_workspace_bytes(self.device.handle, call, bytes))
+    needed = needed and tonumber(bytes[0])
+  end
+  if not needed then return nil, err end
   if needed > self.workspace_bytes then
     local memory
     memory, err = tensor.new(self.device, "i32", { math.ceil(needed / ffi.sizeof("int32_t")) })
@@ -283,16 +328,6 @@ local function ready(self, what, path, outputs, options, level)
   return with_workspace(self, path, call)
 end
 
--- A provider's job for the call, in a box that frees it; the call and the provider live as long as the box. nil, err when the
--- provider cannot prepare for it.
-local function job_of(self, provider, call)
-  local box = ffi.gc(ffi.new("fh_provider_job *[1]"), C.fh_provider_job_free)
-  anchors[box] = { call, provider }
-  local ok, err = provider:check(C.fh_provider_prepare(provider.handle, self.device.handle, call, box))
-  if not ok then return nil, err end
-  return box
-end
-
 --- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. path: "auto", "reference",
 -- "padded", "gather", "packed", or a provider (fh.provider). Options: plan (packed: of fh.plan; also decides group),
 -- row_invariant (auto never packs), group (packed: queries of a group, 0 or left out = as many as fill a tile). nil, err when the
@@ -304,25 +339,25 @@ function Problem:call(path, outputs, options)
 end
 
 -- What a provider did in a run of the job, as far as it says.
-local function work_of(self, provider, job)
+local function work_of(self, job)
   local listed = self.s_q * self.case.topk
   local share = self.device.kind == "cuda" and listed > 0 and self.valid_keys / listed or 1
-  local executed = tonumber(C.fh_provider_executed_flops(job))
+  local executed = job:executed_flops()
   return {
-    path = provider.name, rows = self.s_q, useful_flops = self.useful_flops,
+    path = job.provider.name, rows = self.s_q, useful_flops = self.useful_flops,
     executed_flops = executed > 0 and math.floor(executed * share + 0.5) or nil,
   }
 end
 
 local function run_provider(self, provider, call)
-  local box, err = job_of(self, provider, call)
-  if not box then return nil, err end
+  local job, err = provider:prepare(self.device, call)
+  if not job then return nil, err end
   local ok, work
-  ok, err = provider:check(C.fh_provider_run(box[0]))
-  if ok then ok, err = provider:check(C.fh_provider_collect(box[0])) end
+  ok, err = provider:check(job.run())
+  if ok then ok, err = job:collect() end
   if ok then ok, err = self.device:synchronize() end
-  if ok then work = work_of(self, provider, box[0]) end
-  C.fh_provider_job_free(box)
+  if ok then work = work_of(self, job) end
+  job:free()
   if not ok then return nil, err, true end
   return work
 end
@@ -372,16 +407,20 @@ local function nothing() end
 
 --- A function that runs the call once, with nothing else in it, and returns its fh_status: what gets timed. Everything that the
 -- call would be refused for is checked here, and a provider prepares. The second result gives back at once what was made for it;
--- after that it must not run. Returns nil and the library's message when the call is refused.
+-- after that it must not run. The third, of a provider alone, brings the results of the last run to the outputs: true | nil, err.
+-- Returns nil and the library's message when the call is refused.
 function Problem:runner(path, outputs, options)
   check(self, "runner")
   local call, err = ready(self, "problem:runner", path, outputs, options, 2)
   if not call then return nil, err end
   if providers.is(path) then
     local job
-    job, err = job_of(self, path, call)
+    job, err = path:prepare(self.device, call)
     if not job then return nil, err end
-    return function() return C.fh_provider_run(job[0]) end, function() C.fh_provider_job_free(job) end
+    return job.run, function() job:free() end, function()
+      local ok, why = job:collect()
+      return ok, why
+    end
   end
   local handle = self.device.handle
   local ok

@@ -8,12 +8,14 @@ local case = require "fewhead.case.case"
 local cli = require "fewhead.cli.cli"
 local compare = require "fewhead.measure.compare"
 local interrupt = require "fewhead.cli.interrupt"
-local json = require "fewhead.base.json"
 local options = require "fewhead.cli.options"
 local provider = require "fewhead.device.provider"
+local path_table = require "fewhead.device.path"
 local plan = require "fewhead.device.plan"
 local progress = require "fewhead.cli.progress"
-local report = require "fewhead.report.report"
+local file = require "fewhead.record.file"
+local records = require "fewhead.record.record"
+local tables = require "fewhead.base.table"
 local run = require "fewhead.record.run"
 
 local M = {}
@@ -87,10 +89,23 @@ local function sharing(cell, problem)
   return found
 end
 
--- The share of groups that auto packed: it need not have made a plan, and where it has, the plan says.
+-- 1 for the paths that pack all groups, 0 for the others.
+local SHARE = {}
+for _, name in ipairs(path_table.candidates()) do SHARE[name] = path_table.get(name).wants_plan and 1 or 0 end
+
+-- The share of groups that auto packed: it need not have made a plan, and where it has, the plan says. ran: the path that ran, or
+-- several with + between them.
 local function share_packed(ran, shared)
-  if not shared or ran == "gather" or ran == "padded" then return 0 end
-  return ran == "packed" and 1 or shared.auto_packs / math.max(1, shared.groups)
+  if not shared then return 0 end
+  return SHARE[ran] or shared.auto_packs / math.max(1, shared.groups)
+end
+
+-- Whether a device has a path that works on a plan, with so many heads.
+local function packs(dev, h_q)
+  for _, name in ipairs(path_table.planned()) do
+    if dev:has_path(name, h_q) then return true end
+  end
+  return false
 end
 
 -- The body of Bench:measure; {} once Ctrl-C was pressed.
@@ -98,9 +113,9 @@ local measure
 
 --- Measure a cell { name =, options = of fh.case } on paths (those that the device has) and providers. Records gain .cell, the
 -- name, and, where the device packs, .plan = { group, groups, entries, keys, dedup, union_per_group, auto_packs = groups that
--- auto packs }. Returns a row for each, for tables: cell, s_q, h_q, path, parity, max_abs, union, dedup; median, p05, p95, plan
--- in us; ratio and verdict to the first path; useful and executed TFLOP/s, kv_tb = TB/s of the KV rows of valid keys; packs,
--- auto's share of groups. Ctrl-C drops the cell at hand and sets .interrupted: from then on there are no rows.
+-- auto packs }. Returns a row for each, for tables: cell, s_q, h_q, path, kernel, parity, max_abs, union, dedup; median, p05,
+-- p95, plan in us; ratio and verdict to the first path; useful and executed TFLOP/s, kv_tb = TB/s of the KV rows of valid keys;
+-- packs, auto's share of groups. Ctrl-C drops the cell at hand and sets .interrupted: from then on there are no rows.
 function Bench:measure(cell, paths)
   if self.interrupted then return {} end
   return interrupt.during(function(pressed) return measure(self, cell, paths, pressed) end)
@@ -115,7 +130,7 @@ function measure(self, cell, paths, pressed)
   self.line:show(("%s, s_q %d, %d records so far"):format(cell.name, cell.options.s_q, #self.records))
   local described = case(cell.options)
   local problem = need(cell, described:problem(self.device))
-  local shared = self.device:has_path("packed", described.h_q) and sharing(cell, problem) or nil
+  local shared = packs(self.device, described.h_q) and sharing(cell, problem) or nil
   local result, err = compare(described, known, {
     interrupted = pressed,
     device = self.device, run = self.run, sample = PARITY_ROWS, canaries = described.s_q <= GUARDED_ROWS,
@@ -132,7 +147,8 @@ function measure(self, cell, paths, pressed)
     local time, work, verdict = record.time, record.work, record.verdict or {}
     local row = {
       cell = cell.name, s_q = described.s_q, h_q = described.h_q, path = record.path,
-      parity = record.parity.status, max_abs = record.parity.max_abs, union = shared and shared.union_per_group,
+      kernel = record.kernel, parity = record.parity.status, max_abs = record.parity.max_abs,
+      union = shared and shared.union_per_group,
       dedup = shared and shared.dedup, ratio = verdict.ratio, verdict = verdict.verdict,
     }
     if time then
@@ -144,7 +160,7 @@ function measure(self, cell, paths, pressed)
       if record.path == "auto" then row.packs = share_packed(work.path, shared) end
     end
     record.cell, record.plan = cell.name, shared
-    local refused = record.provider ~= "fewhead" and row.parity == "invalid" -- a provider need not take every call
+    local refused = not records.is_own(record) and row.parity == "invalid" -- a provider need not take every call
     if row.parity ~= "pass" and not refused then self.failed = self.failed + 1 end
     rows[i], self.records[#self.records + 1] = row, record
   end
@@ -170,7 +186,7 @@ M.columns = {
   ratio = { key = "ratio", title = "padded / path", format = "%.2f" }, verdict = { key = "verdict", align = "left" },
   useful = { key = "useful", title = "useful TFLOP/s", format = "%.3g" }, executed = { key = "executed", format = "%.3g" },
   kv_tb = { key = "kv_tb", title = "KV TB/s", format = "%.2f" }, parity = { key = "parity", align = "left" },
-  max_abs = { key = "max_abs", title = "max error", format = "%.1e" },
+  max_abs = { key = "max_abs", title = "max error", format = "%.1e" }, kernel = { key = "kernel", align = "left" },
 }
 
 --- Those named, in order: bench.pick { "cell", "s_q", "median" }.
@@ -191,16 +207,13 @@ end
 
 --- Write what a script found into a folder (run.open_folder): NAME.md, text under a head that says what made it,
 -- and NAME.jsonl, a record a line. header: that of the run.
-function M.write(folder, header, name, title, records, text)
-  local lines = {}
-  for i, record in ipairs(records) do lines[i] = json.encode(record) end
+function M.write(folder, header, name, title, list, text)
   local head = ("# %s on %s\n\n- command: `./fewhead run %s %s`\n- commit %s%s%s, %s\n\n"):format(title, header.device, arg[0],
     table.concat(arg, " "), header.commit, header.dirty and " with changes" or "",
     header.driver ~= "" and ", driver " .. header.driver or "", header.date)
-  for file, content in pairs { [name .. ".jsonl"] = table.concat(lines, "\n"), [name .. ".md"] = head .. text } do
-    local written, why = report.write(folder .. "/" .. file, (content:gsub("\n*$", "\n")))
-    if not written then error(why, 0) end
-  end
+  local ok, err = records.write(("%s/%s.jsonl"):format(folder, name), list)
+  if ok then ok, err = file.write(("%s/%s.md"):format(folder, name), ((head .. text):gsub("\n*$", "\n"))) end
+  if not ok then error(err, 0) end
 end
 
 --- Print the parts (strings and { rows, columns }) and, where --out is given, write them with the records. Returns the exit
@@ -212,9 +225,9 @@ function Bench:finish(name, title, parts)
     parts = { ("interrupted: %d records"):format(#self.records), unpack(parts) }
   end
   if self.folder then
-    M.write(self.folder, self.run, name, title, self.records, table.concat(text_of(parts, report.markdown), "\n\n"))
+    M.write(self.folder, self.run, name, title, self.records, table.concat(text_of(parts, tables.markdown), "\n\n"))
   end
-  print(table.concat(text_of(parts, report.table), "\n\n"))
+  print(table.concat(text_of(parts, tables.text), "\n\n"))
   if self.interrupted then return cli.INTERRUPTED end
   return self.failed == 0 and 0 or cli.FAILED
 end

@@ -1,12 +1,12 @@
 --- The command `fewhead parity`: the conformance grid on one device, a line a check.
 local cli = require "fewhead.cli.cli"
-local compare = require "fewhead.measure.compare"
 local exit = require "fewhead.cli.exit"
 local grid = require "fewhead.measure.grid"
 local header = require "fewhead.record.run"
 local json = require "fewhead.base.json"
 local options = require "fewhead.cli.options"
 local path = require "fewhead.device.path"
+local records = require "fewhead.record.record"
 
 local M = {}
 
@@ -24,10 +24,12 @@ local function text_line(entry, case, result)
   return table.concat(words)
 end
 
+-- A check as a record: with set, the name of the cases that it belongs to, and rows, those of the whole case.
 local function record(entry, case, result, by, run)
-  local r = compare.record({ case = case }, by, result, nil, result.work, run)
-  r.group, r.rows = entry.group, entry.case.s_q
-  return json.ordered(r, { "path", "provider", "group", "parity" })
+  return records.new {
+    path = by, case = case:describe(), call = entry.call, parity = result, work = result.work, run = run,
+    more = { set = entry.group, rows = entry.case.s_q },
+  }
 end
 
 -- Those that answer for a caller: all but the one that the others are compared with.

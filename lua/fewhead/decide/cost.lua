@@ -10,14 +10,20 @@
 
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
+local paths = require "fewhead.device.path"
+local records = require "fewhead.record.record"
 
 local ffi, C = F.ffi, F.C
 
 local M = {}
 
-local PATHS = { "padded", "gather", "packed" }
-local FITTED = { "padded", "gather", "packed", "plan" } -- the costs in fh_costs
-local NATIVE = { best = { "gather", "packed" }, gather = { "gather" }, packed = { "packed" } }
+local PATHS = paths.candidates()
+local FITTED = paths.candidates() -- the costs in fh_costs
+FITTED[#FITTED + 1] = "plan"
+
+-- What works on groups, not on rows: plans and the paths that want one.
+local ON_GROUPS = { plan = true }
+for _, path in ipairs(paths.planned()) do ON_GROUPS[path] = true end
 
 -- ---- Non-negative least squares --------------------------------------------------------------------------------------------
 
@@ -120,7 +126,7 @@ Cost.__name = "cost model"
 local function group_of(heads) return math.max(1, math.floor(64 / heads)) end
 
 local function units(path, s_q, group)
-  return (path == "packed" or path == "plan") and math.ceil(s_q / group) or s_q
+  return ON_GROUPS[path] and math.ceil(s_q / group) or s_q
 end
 
 --- The costs that fit measured points { us =, units =, gflop = } best, each divided by its time, so that small chunks count as
@@ -134,15 +140,16 @@ function M.line(points)
   return { call_us = x[1], unit_us = x[2], gflop_us = x[3], error = math.sqrt(err / #rows) }
 end
 
--- The costs of one path in the records, or of the plans that packed ran on; nil where there are none.
-local function fit_path(path, records, heads)
-  local points, of = {}, path == "plan" and "packed" or path
-  for _, record in ipairs(records) do
+-- The costs of one path in the records, or of the plans that paths ran on; nil where there are none.
+local function fit_path(path, list, heads)
+  local points = {}
+  for _, record in ipairs(list) do
     local case, time, work = record.case, record.time, record.work
-    if record.path == of and time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
+    local of = path == "plan" and ON_GROUPS[record.path] or record.path == path
+    if of and records.is_own(record) and time and record.parity.status == "pass" and case.h_q == heads and case.s_q > 0 then
       local us, flops = time.median_us, work.executed_flops
       if path == "plan" then us, flops = time.plan_us, work.useful_flops end
-      if us and us > 0 then
+      if us and us > 0 and flops then
         points[#points + 1] = { us = us, units = units(path, case.s_q, group_of(heads)), gflop = flops / 1e9 }
       end
     end
@@ -151,27 +158,30 @@ local function fit_path(path, records, heads)
 end
 
 --- Learn from a curve of fh.curve: its medians are interpolated, and the costs are fitted to them or, better, to all
--- `records` of its head count (default: the curve's own).
+-- records of its head count in `list` (default: the curve's own). A record that does not say what was executed teaches nothing.
 -- Returns { heads =, fit = { [path or "plan"] = { call_us =, unit_us =, gflop_us =, error = root mean square of the relative
 -- error } }, costs = fh_costs cdata, nil when a path was not measured; plans that were not timed cost nothing in it }.
-function M.fit(curve, records)
+function M.fit(curve, list)
   args.table("cost.fit: curve", curve, 2)
-  local self = setmetatable({ heads = curve.heads, native = NATIVE[curve.native], fit = {}, medians = {} }, Cost)
+  local native = curve.native == "best" and paths.native() or { curve.native }
+  local self = setmetatable({ heads = curve.heads, native = native, fit = {}, medians = {} }, Cost)
   for _, path in ipairs(PATHS) do
     local points = {}
     for _, point in ipairs(curve.points) do
       local record = point[path]
-      if record and point.s_q > 0 then
+      if record and record.work.executed_flops and point.s_q > 0 then
         points[#points + 1] = { s_q = point.s_q, us = record.time.median_us,
           gflop_a_row = record.work.executed_flops / 1e9 / point.s_q, record = record }
       end
     end
     if #points > 0 then
-      self.medians[path], self.fit[path] = points, fit_path(path, records or curve.records, curve.heads)
+      self.medians[path], self.fit[path] = points, fit_path(path, list or curve.records, curve.heads)
     end
   end
-  self.fit.plan = self.fit.packed and fit_path("plan", records or curve.records, curve.heads)
-  if self.fit.padded and self.fit.gather and self.fit.packed then
+  self.fit.plan = fit_path("plan", list or curve.records, curve.heads)
+  local all = true
+  for _, path in ipairs(PATHS) do all = all and self.fit[path] ~= nil end
+  if all then
     self.costs = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") })
     for _, name in ipairs(FITTED) do
       local x = self.fit[name]
@@ -258,7 +268,7 @@ end
 
 --- Expected microseconds of "padded", "gather", "packed" or "native" for a chunk of s_q >= 1 rows; nil when not measured.
 function Cost:at(path, s_q)
-  args.enum("cost:at: path", path, { "padded", "gather", "packed", "native" }, 2)
+  args.enum("cost:at: path", path, { "native", unpack(PATHS) }, 2)
   args.number("cost:at: s_q", s_q, 1, nil, 2)
   if path ~= "native" then return (at(self, path, s_q)) end
   return (native_at(self, s_q))
@@ -270,7 +280,7 @@ function Cost:__tostring()
     local x = self.fit[path]
     if x then
       lines[#lines + 1] = ("%-6s  us = %.4g + %.4g * %s + %.4g * GFLOP   (relative error %.1f %%)"):format(path, x.call_us,
-        x.unit_us, (path == "packed" or path == "plan") and "groups" or "rows", x.gflop_us, 100 * x.error)
+        x.unit_us, ON_GROUPS[path] and "groups" or "rows", x.gflop_us, 100 * x.error)
     end
   end
   return table.concat(lines, "\n")

@@ -6,17 +6,19 @@
 -- The one question a gate asks of a measurement. Ratios are padded time over native time: above 1, native is faster.
 
 local args = require "fewhead.base.arguments"
-local providers = require "fewhead.device.provider"
+local cases = require "fewhead.case.case"
+local json = require "fewhead.base.json"
+local paths = require "fewhead.device.path"
+local records = require "fewhead.record.record"
 
 local M = {}
 
-local NATIVE = { gather = true, packed = true }
+-- The paths that count as native: those that "auto" chooses among and that compute native heads.
+local NATIVE = {}
+for _, name in ipairs(paths.native()) do NATIVE[name] = true end
 
--- What must be equal within a curve; sizes that go with s_q (s_kv, prior), the seed and the number of requests may vary.
-local SAME = {
-  "pattern", "layout", "h_q", "h_pad", "d_qk", "d_v", "topk", "ratio", "window", "index_topk", "keep", "holes", "repeats",
-  "values", "scale_q", "sink", "sm_scale", "lse", "max_logits",
-}
+--- What may be asked for as native: "best" of them, or one.
+M.natives = { "best", unpack(paths.native()) }
 
 -- ---- How sure a ratio is -----------------------------------------------------------------------------------------------------
 
@@ -49,8 +51,11 @@ local function may_be_faster(verdict, hi) return verdict == "unclear" and hi > T
 
 -- What auto took beside padded, and beside the best path there is, its plan included.
 local function judge_auto(point)
-  local best = math.min(point.padded.time.median_us, point.gather and point.gather.time.median_us or math.huge)
-  if point.packed then best = math.min(best, point.packed.time.median_us + (point.packed.time.plan_us or 0)) end
+  local best = math.huge
+  for _, path in ipairs(paths.candidates()) do
+    local time = point[path] and point[path].time
+    if time then best = math.min(best, time.median_us + (time.plan_us or 0)) end
+  end
   local ratio, lo, _, verdict = judge(point.auto, point.padded)
   if may_be_slower(verdict, lo) then verdict = "undecided" end
   return { ratio = ratio, verdict = verdict, loss = point.auto.time.median_us / best - 1 }
@@ -119,67 +124,174 @@ local Curve = {}
 Curve.__index = Curve
 Curve.__name = "curve"
 
-local function key_of(record)
-  local parts = { tostring(record.time.l2), tostring(record.run and record.run.device) }
-  for _, field in ipairs(SAME) do parts[#parts + 1] = tostring(record.case[field]) end
-  return table.concat(parts, " ")
-end
-
---- The curves that records hold, in the order they first appear; s_q without both padded and a native path are left out, and so
--- are curves without a point. options.native: "best" of gather and packed (the default), "gather" or "packed".
--- A curve: pattern, layout, heads, l2, device, native (the option); points = { { s_q =, padded =, gather =, packed = (records),
--- native = the native record that counts, ratio =, lo =, hi =, verdict =, and where auto was measured beside = { ratio =,
--- verdict = to padded, loss = its time over that of the best path and its plan, less 1 } }, .. } by rising s_q; lowest, highest
--- s_q; crossover = { at =, lo =, hi = (s_q; lo_open, hi_open: the end lies outside what was measured) } | "always" | "never"
--- | "undecided", where an unclear point could turn the answer; min_sq = the smallest measured s_q from which native is never
--- slower, 0 for always, nil for never and undecided; notes; records. Prints as
--- one line.
--- Second result: how many records were left out because they have no time, their parity did not pass or no list had a valid key.
-function M.from(records, options)
-  args.table("curve.from: records", records, 2)
-  options = args.options("curve.from", options, { "native" }, 2)
-  local wanted = args.enum("curve.from: native", options.native or "best", { "best", "gather", "packed" }, 2)
-  local by_key, list, left_out = {}, {}, 0
-  for _, record in ipairs(records) do
-    -- What multiplied nothing says nothing about what multiplying costs.
-    local empty = record.work and record.work.useful_flops == 0
-    if not record.time or record.parity.status ~= "pass" or empty then
+-- What is measured on one cell: all records that agree in everything but the path. { key =, case =, s_q =, l2 =, device =,
+-- records = list, own = records of the library's paths by name }; in the order in which cells first appear. Second result: how
+-- many records have no time, did not pass or are of lists without a valid key.
+local function cells_of(list)
+  local cells, by_key, left_out = {}, {}, 0
+  for _, record in ipairs(list) do
+    -- what multiplied nothing says nothing about what multiplying costs
+    if not record.time or record.parity.status ~= "pass" or record.work.useful_flops == 0 then
       left_out = left_out + 1
     else
-      local key, case = key_of(record), record.case
-      local curve = by_key[key]
-      if not curve then
-        curve = setmetatable({ pattern = case.pattern, layout = case.layout, heads = case.h_q, l2 = record.time.l2,
-          device = record.run and record.run.device, native = wanted, at = {}, points = {}, records = {} }, Curve)
-        by_key[key], list[#list + 1] = curve, curve
+      local device = record.run and record.run.device
+      local key = ("%s %s"):format(tostring(device), records.key(record, { "path" }))
+      local cell = by_key[key]
+      if not cell then
+        cell = { record = record, case = record.case, s_q = record.case.s_q, l2 = record.time.l2, device = device, records = {},
+          own = {} }
+        by_key[key], cells[#cells + 1] = cell, cell
       end
-      curve.records[#curve.records + 1] = record
-      local point = curve.at[case.s_q] or { s_q = case.s_q }
-      curve.at[case.s_q] = point
-      if providers.is_own(record) then point[record.path] = record end
-      if NATIVE[record.path] and (wanted == "best" or wanted == record.path)
-        and (not point.native or record.time.median_us < point.native.time.median_us) then
-        point.native = record
-      end
+      cell.records[#cell.records + 1] = record
+      if records.is_own(record) then cell.own[record.path] = record end
     end
   end
-  local whole = {}
-  for _, curve in ipairs(list) do
-    for _, point in pairs(curve.at) do
-      if point.padded and point.native then
-        point.ratio, point.lo, point.hi, point.verdict = judge(point.native, point.padded)
-        point.beside = point.auto and judge_auto(point)
-        curve.points[#curve.points + 1] = point
-      end
+  return cells, left_out
+end
+
+-- Fields of a case that follow from s_q, so that they vary within a curve: KV memory grows with a prompt and with the rows that
+-- are taken from a file.
+local function following(case)
+  if case.prior ~= nil then return { "path", "s_q", "s_kv", "prior" } end
+  return case.indices ~= nil and { "path", "s_q", "s_kv" } or { "path", "s_q" }
+end
+
+-- Lists of cells that differ in nothing but s_q and what follows from it. A prior that was left out shrinks as s_q grows; one
+-- that was given stays. A cell may fit both; then it belongs to the list that holds the other one whole.
+local function families_of(cells)
+  local bases, order = {}, {}
+  for _, cell in ipairs(cells) do
+    local key = ("%s %s"):format(tostring(cell.device), records.key(cell.record, following(cell.case)))
+    local base = bases[key] or { by_rule = {}, rules = {} }
+    if not bases[key] then bases[key], order[#order + 1] = base, base end
+    local rules = { "prior " .. json.encode(cell.case.prior == nil and json.null or cell.case.prior) }
+    if cases.has_default_prior(cell.case) then table.insert(rules, 1, ("prompts of %d"):format(cases.prompt)) end
+    for _, rule in ipairs(rules) do
+      if not base.by_rule[rule] then base.by_rule[rule], base.rules[#base.rules + 1] = { rule = rule, holds = {} }, rule end
+      local family = base.by_rule[rule]
+      family[#family + 1], family.holds[cell] = cell, true
     end
-    curve.at = nil
+  end
+  local function held_by(family, other, later)
+    if #other < #family or #other == #family and later then return false end
+    for _, cell in ipairs(family) do
+      if not other.holds[cell] then return false end
+    end
+    return true
+  end
+  local families = {}
+  for _, base in ipairs(order) do
+    for i, rule in ipairs(base.rules) do
+      local held = false
+      for k, other in ipairs(base.rules) do
+        held = held or k ~= i and held_by(base.by_rule[rule], base.by_rule[other], k > i)
+      end
+      if not held then families[#families + 1] = base.by_rule[rule] end
+    end
+  end
+  return families
+end
+
+-- A point of a cell, nil when it has no padded path or none that counts as native.
+local function point_of(cell, wanted)
+  local point = { s_q = cell.s_q }
+  for name, record in pairs(cell.own) do
+    point[name] = record
+    local counts = NATIVE[name] and (wanted == "best" or wanted == name)
+    if counts and (not point.native or record.time.median_us < point.native.time.median_us) then point.native = record end
+  end
+  if not (point.padded and point.native) then return nil end
+  point.ratio, point.lo, point.hi, point.verdict = judge(point.native, point.padded)
+  point.beside = point.auto and judge_auto(point)
+  return point
+end
+
+-- Curves of one family: the first cell of each s_q, the second ones, .. A family has one cell of an s_q unless something that
+-- follows from s_q was given.
+local function add_curves(family, wanted, curves)
+  local own, taken = {}, {}
+  for _, cell in ipairs(family) do
+    local nth = (taken[cell.s_q] or 0) + 1
+    taken[cell.s_q] = nth
+    local curve = own[nth]
+    if not curve then
+      local case = cell.case
+      curve = setmetatable({ pattern = case.pattern, layout = case.layout, heads = case.h_q, l2 = cell.l2, device = cell.device,
+        native = wanted, points = {}, records = {}, case = case, rule = family.rule, nth = nth, label = "" }, Curve)
+      own[nth] = curve
+    end
+    for _, record in ipairs(cell.records) do curve.records[#curve.records + 1] = record end
+    curve.points[#curve.points + 1] = point_of(cell, wanted)
+  end
+  for _, curve in ipairs(own) do
     table.sort(curve.points, function(a, b) return a.s_q < b.s_q end)
     if #curve.points > 0 then
       answer(curve)
-      whole[#whole + 1] = curve
+      curves[#curves + 1] = curve
     end
   end
-  return whole, left_out
+end
+
+-- What tells a curve from the others of its pattern, layout and caches, field by field in words.
+local function traits_of(curve)
+  local traits = { prior = curve.rule, s_kv = curve.nth > 1 and "s_kv " .. tostring(curve.case.s_kv) or nil }
+  local follows = { preset = true }
+  for _, name in ipairs(following(curve.case)) do follows[name] = true end
+  for name, value in pairs(curve.case) do
+    local text = type(value) == "table" and json.encode(value) or tostring(value)
+    if not follows[name] then traits[name] = name .. " " .. text end
+  end
+  return traits
+end
+
+-- Give curves that share pattern, layout and caches a label that says in what they differ: ", seed 1, prior 0".
+local function label(curves)
+  local groups = {}
+  for _, curve in ipairs(curves) do
+    local key = ("%s %s %s"):format(tostring(curve.pattern), tostring(curve.layout), tostring(curve.l2))
+    groups[key] = groups[key] or {}
+    table.insert(groups[key], curve)
+  end
+  for _, group in pairs(groups) do
+    local names, differs, traits = {}, {}, {}
+    for i, curve in ipairs(group) do
+      traits[i] = traits_of(curve)
+      for name in pairs(traits[i]) do names[name] = true end
+    end
+    for name in pairs(names) do
+      for i = 2, #group do
+        if traits[i][name] ~= traits[1][name] then differs[#differs + 1] = name break end
+      end
+    end
+    table.sort(differs)
+    for i, curve in ipairs(group) do
+      for _, name in ipairs(differs) do
+        if traits[i][name] then curve.label = ("%s, %s"):format(curve.label, traits[i][name]) end
+      end
+    end
+  end
+end
+
+--- The curves that records hold, in the order they first appear. A curve holds cells that differ in s_q alone, and in what
+-- follows from s_q: the KV rows, and a prior that was left out. s_q without both padded and a native path are left out, and so
+-- are curves without a point. options.native: "best" of the native paths (the default), or one of them.
+-- A curve: pattern, layout, label (in what it differs from other curves of that pattern and layout, or ""), heads, l2, device,
+-- native (the option), case (of its first cell); points = { { s_q =, [path] = its record, native = the native record that counts,
+-- ratio =, lo =, hi =, verdict =, and where auto was measured beside = { ratio =, verdict = to padded, loss = its time over that
+-- of the best path and its plan, less 1 } }, .. } by rising s_q; lowest, highest s_q; crossover = { at =, lo =, hi = (s_q;
+-- lo_open, hi_open: the end lies outside what was measured) } | "always" | "never" | "undecided", where an unclear point could
+-- turn the answer; min_sq = the smallest measured s_q from which native is never slower, 0 for always, nil for never and
+-- undecided; notes; records. Prints as one line.
+-- Second result: how many records were left out because they have no time, their parity did not pass or no list had a valid key.
+function M.from(list, options)
+  args.table("curve.from: records", list, 2)
+  options = args.options("curve.from", options, { "native" }, 2)
+  local wanted = args.enum("curve.from: native", options.native or "best", M.natives, 2)
+  local cells, left_out = cells_of(list)
+  local curves = {}
+  for _, family in ipairs(families_of(cells)) do add_curves(family, wanted, curves) end
+  label(curves)
+  return curves, left_out
 end
 
 local Auto = {}
@@ -196,7 +308,7 @@ function M.auto(curves)
     for _, point in ipairs(curve.points) do
       local beside = point.beside
       if beside then
-        local where = ("s_q %d, %s, %s"):format(point.s_q, curve.pattern, curve.layout)
+        local where = ("s_q %d, %s, %s%s"):format(point.s_q, curve.pattern, curve.layout, curve.label)
         found.cells, found.mean = found.cells + 1, found.mean + beside.loss
         if beside.loss > found.worst then found.worst, found.at = beside.loss, where end
         local list = found[beside.verdict] -- slower, undecided
@@ -239,7 +351,7 @@ function Curve:__tostring()
     text = ("native pays from s_q %.0f on (%s%.0f to %s%.0f)"):format(c.at, c.lo_open and "below " or "", c.lo,
       c.hi_open and "beyond " or "", c.hi)
   end
-  return ("%s %s %s: %s"):format(self.pattern, self.layout, self.l2, text)
+  return ("%s %s %s%s: %s"):format(self.pattern, self.layout, self.l2, self.label, text)
 end
 
 return M

@@ -7,6 +7,7 @@
 -- The rule and the reading of its two settings are the library's (fh_gate_*); this module wraps them.
 
 local args = require "fewhead.base.arguments"
+local curves_of = require "fewhead.decide.curve"
 local F = require "fewhead.base.ffi"
 
 local ffi, C = F.ffi, F.C
@@ -150,12 +151,12 @@ end
 function Explanation:__tostring()
   local text = ("%s: %s"):format(self.path, self.reason)
   if not self.cost_us then return text end
-  local report = require "fewhead.report.report"
+  local tables = require "fewhead.base.table"
   local costs = {}
-  for _, path in ipairs { "padded", "gather", "packed" } do
-    if self.cost_us[path] then costs[#costs + 1] = ("%s %s"):format(path, report.time(self.cost_us[path])) end
+  for _, path in ipairs(require("fewhead.device.path").candidates()) do
+    if self.cost_us[path] then costs[#costs + 1] = ("%s %s"):format(path, tables.time(self.cost_us[path])) end
   end
-  local auto = self.auto and ("; auto: %s, %s"):format(self.auto.path, report.time(self.auto.us)) or ""
+  local auto = self.auto and ("; auto: %s, %s"):format(self.auto.path, tables.time(self.auto.us)) or ""
   return ("%s (expected: %s%s)"):format(text, table.concat(costs, ", "), auto)
 end
 
@@ -199,7 +200,7 @@ end
 
 --- Fit the threshold to a sweep or a list of its records: the smallest measured s_q from which native is never slower than padded
 -- beyond noise, in every case the records hold (layouts, patterns: the most careful one decides).
--- options.native: "best" (of gather and packed, the default), "gather" or "packed".
+-- options.native: "best" (of the native paths, the default), or one of them.
 -- Returns a gate with .curves (fh.curve, one a case), .decides (the curve that set the threshold), .crossover (its own),
 -- .notes, .cost (fh.cost of that curve), and .auto where FH_AUTO was measured too (curve.auto); .undecided is true where
 -- noise hides the answer: the gate is off and has no export line. Or nil, err when the records
@@ -207,8 +208,8 @@ end
 function M.fit(sweep, options)
   local records = args.table("gate.fit: records", sweep, 2).records or sweep
   options = args.options("gate.fit", options, { "native" }, 2)
-  local native = args.enum("gate.fit: native", options.native or "best", { "best", "gather", "packed" }, 2)
-  local curves, left_out = require("fewhead.decide.curve").from(records, { native = native })
+  local native = args.enum("gate.fit: native", options.native or "best", curves_of.natives, 2)
+  local curves, left_out = curves_of.from(records, { native = native })
   if #curves == 0 then
     return nil, ("gate.fit: got %d records (%d without a time, parity or a valid key), wanted padded and %s of one s_q"):format(
       #records, left_out, native == "best" and "a native path" or native)
@@ -223,7 +224,7 @@ function M.fit(sweep, options)
     end
     if care(curve) > care(decides) then decides = curve end -- between equals the first stands
     for _, note in ipairs(curve.notes) do
-      notes[#notes + 1] = ("%s %s: %s"):format(curve.pattern, curve.layout, note)
+      notes[#notes + 1] = ("%s %s%s: %s"):format(curve.pattern, curve.layout, curve.label, note)
     end
   end
   if left_out > 0 then
@@ -233,7 +234,7 @@ function M.fit(sweep, options)
   gate.curves, gate.decides, gate.crossover, gate.notes = curves, decides, decides.crossover, notes
   gate.undecided = decides.crossover == "undecided" or nil
   gate.cost = require("fewhead.decide.cost").fit(decides, records)
-  gate.auto = require("fewhead.decide.curve").auto(curves)
+  gate.auto = curves_of.auto(curves)
   return gate
 end
 

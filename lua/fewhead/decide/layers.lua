@@ -1,7 +1,7 @@
 --- Layers: one chunk through all attention layers of a model, path against path: what a path is worth to an engine, the building
 -- of its plans included.
 --
---     local result = assert(fh.layers { model = "v4.1-flash", tp = 8, s_q = 16 })
+--     local result = assert(fh.layers { preset = "v4.1-flash tp8", s_q = 16 })
 --     print(result)                                        -- ms a chunk by path, what that is to padded, the plans' share
 --     print(result:record("packed").time.median_us)
 --
@@ -11,7 +11,10 @@ local chunks = require "fewhead.measure.chunk"
 local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
 local layout = require "fewhead.case.layout"
+local path_table = require "fewhead.device.path"
 local preset = require "fewhead.case.preset"
+local records = require "fewhead.record.record"
+local tables = require "fewhead.base.table"
 local timing = require "fewhead.measure.timing"
 
 local given = args.given
@@ -23,9 +26,9 @@ local ROWS = { cpu = 16, cuda = 8192 }
 -- What the oracle computes for all lists together, useful flops of a CPU: about a second.
 local REFERENCE_FLOPS = 1e9
 
-local PATHS = { "padded", "gather", "packed", "auto" }
-local NAMES = { "native", unpack(PATHS) } -- no providers: theirs need not be what a graph can hold
-local OPTIONS = { "model", "tp", "s_q", "prior", "pattern", "keep", "layout", "seed", "buffers" }
+-- What may be named: no providers, whose calls need not be what a graph can hold.
+local NAMES = { "native", "auto", unpack(path_table.candidates()) }
+local OPTIONS = { "preset", "s_q", "prior", "pattern", "keep", "layout", "seed", "buffers" }
 local TIMING = { "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "clock", "stopwatch", "interrupted" }
 
 -- One result for all lists: the first that is not a pass speaks for them.
@@ -70,13 +73,13 @@ local COLUMNS = {
   { key = "plans", title = "of it plans", format = "%.2f" },
   { key = "share", format = function(share) return ("%.1f %%"):format(100 * share) end },
   { key = "useful", title = "useful GFLOP/s", format = "%.0f" }, { key = "parity", align = "left" },
-  { key = "max_abs", title = "max error", format = "%.1e" },
+  { key = "max_abs", title = "max error", format = "%.1e" }, { key = "kernel", align = "left" },
 }
 
 local function row_of(record)
   local time, verdict, plans = record.time, record.verdict or {}, record.plans or {}
   return {
-    path = record.path, parity = record.parity.status, max_abs = record.parity.max_abs,
+    path = record.path, kernel = record.kernel, parity = record.parity.status, max_abs = record.parity.max_abs,
     ms = time and time.median_us / 1e3, ratio = verdict.ratio, verdict = verdict.verdict,
     spread = time and ("%.2f .. %.2f"):format(time.p05_us / 1e3, time.p95_us / 1e3),
     plans = plans.us and plans.us / 1e3, share = plans.share,
@@ -85,14 +88,14 @@ local function row_of(record)
 end
 
 function Layers:__tostring()
-  local c, rows = self.chunk, {}
+  local c, rows = self.case, {}
   local lines = {
-    ("%s tp%d on %s: %d rows after %d through %d attention layers, lists %s, layout %s"):format(c.model, c.tp,
+    ("%s on %s: %d rows after %d through %d attention layers, lists %s, layout %s"):format(c.preset,
       self.run.device, c.s_q, c.prior, c.layers, c.keep and ("%s (%g kept)"):format(c.pattern, c.keep) or c.pattern, c.layout),
   }
   for _, kind in ipairs(c.kinds) do lines[#lines + 1] = "  " .. kind_text(kind) end
   for i, record in ipairs(self.records) do rows[i] = row_of(record) end
-  lines[#lines + 1] = require("fewhead.report.report").table(rows, COLUMNS)
+  lines[#lines + 1] = tables.text(rows, COLUMNS)
   lines[#lines + 1] = ("all %d layers%s; plans, one a list, are in the times; ratio: %s over the path"):format(c.layers,
     self.run.kind == "cuda" and " in one launch" or "", self.records[1].path)
   for _, record in ipairs(self.records) do
@@ -121,7 +124,10 @@ local function check_all(chunk, paths, wants)
     if run then each, err = chunk:check(path, run, wants) end
     results[i] = each and merge(each)
       or { status = "invalid", against = "reference", compared = 0, reason = ("%s did not run: %s"):format(path, err) }
-    if results[i].status == "pass" then arms[#arms + 1] = { name = path, run = run } end
+    if results[i].status == "pass" then
+      arms[#arms + 1] = { name = path, run = run }
+      results[i].kernel = chunk:kernels(path)
+    end
   end
   return results, arms
 end
@@ -151,7 +157,7 @@ end
 local function describe(chunk, o)
   local first = chunk.layers[1].problem.case
   return {
-    model = o.model, tp = o.tp, layers = #chunk.layers, lists = #chunk.lists, kinds = chunk:kinds(), buffers = #chunk.buffers,
+    preset = o.preset, layers = #chunk.layers, lists = #chunk.lists, kinds = chunk:kinds(), buffers = #chunk.buffers,
     s_q = first.s_q, prior = first:describe().prior, h_q = first.h_q, h_pad = first.h_pad, d_qk = first.d_qk, d_v = first.d_v,
     pattern = o.pattern, keep = chunk.lists[#chunk.lists].case.keep, layout = o.layout, seed = o.seed,
   }
@@ -169,48 +175,45 @@ local function measure(chunk, o, paths, how, run)
 
   local useful = 0
   for _, layer in ipairs(chunk.layers) do useful = useful + layer.problem.useful_flops end
-  local self = setmetatable({ chunk = describe(chunk, o), records = {}, noise = times.noise, run = run }, Layers)
+  local self = setmetatable({ case = describe(chunk, o), records = {}, noise = times.noise, run = run }, Layers)
   for i, path in ipairs(paths) do
-    local time, base = times[path], times[paths[1]]
-    local record = {
-      path = path, provider = "fewhead", chunk = self.chunk, parity = results[i], time = time and compare.time_of(time),
-      work = { rows = #chunk.layers * self.chunk.s_q, useful_flops = useful }, run = run,
-    }
+    local time, plans = times[path], nil
     if time and chunk:has_plans(path) then
       local us, packed, groups = times.plans.median_us, chunk:packed_groups(path)
       if not packed then return nil, groups end
-      record.plans = { built = #chunk.lists, us = us, share = us / time.median_us, packed = packed, groups = groups }
+      plans = { built = #chunk.lists, us = us, share = us / time.median_us, packed = packed, groups = groups }
     end
-    if i > 1 and time and base then
-      local verdict, ratio, interval = timing.verdict(time, base, times.noise)
-      record.verdict = { verdict = verdict, ratio = ratio, lo = interval[1], hi = interval[2], against = paths[1] }
-    end
-    self.records[i] = record
+    self.records[i] = records.new {
+      path = path, case = self.case, parity = results[i], time = time,
+      work = { rows = #chunk.layers * self.case.s_q, useful_flops = useful, kernel = results[i].kernel },
+      verdict = compare.verdict(time, times[paths[1]], times.noise, paths[1]), run = run, more = { plans = plans },
+    }
   end
   return self
 end
 
---- fh.layers { model =, tp =, s_q =, .. }: check one chunk through a model's layers on each path, then time it. Options:
---   model, tp      "v4.1-flash" and 8: which layers, lists and heads (fh.preset)
+--- fh.layers { preset =, s_q =, .. }: check one chunk through a model's layers on each path, then time it. Options:
+--   preset         "v4.1-flash tp8": which layers, lists and heads (fh.preset)
 --   s_q            rows of the chunk (16 on a CPU, 8192 on a GPU)
 --   prior          rows of the prompt before it; left out, as fh.case has it: an 8192-row prompt that ends with the chunk
 --   pattern        "local" (default; keep = 0.9 of a row's picks are those of the row before) or "csa" (drawn afresh)
 --   layout, seed   "vllm" and 0
---   paths          what is compared, all with the first. Default: padded, gather, packed, auto, as far as the device has them.
+--   paths          what is compared, all with the first. Default: those that auto chooses among and the device has, and auto.
 --                  auto is given each list's plan, built for it, whatever it then packs
 --   buffers        how many layers have q, KV and outputs of their own at most (all that fit in half of the device's memory)
 --   device, run    device.default() and a new header; and options of fh.timing
 -- Parity is that of the last layer of each list, or of some of its rows, in the outputs of the very run that is timed. Returns an
--- object with .records, { path, provider, chunk, parity, time, work, plans, verdict, run } each, .chunk, .noise, :record(path)
--- and tostring; nil, message when it cannot run.
+-- object with .records (fh.record; their case is this chunk, and plans = { built =, us =, share = of the time, packed =, groups =
+-- } stands beside the other fields where a path works on plans), .case, .noise, :record(path) and tostring; nil, message when it
+-- cannot run.
 function M.run(o)
   local known = { "paths", "device", "run", unpack(OPTIONS) }
   for _, key in ipairs(TIMING) do known[#known + 1] = key end
   o = args.options("layers", o, known)
   local dev = device.check("layers: device", o.device or device.default())
   local chosen = {
-    model = args.enum("layers: model", given(o.model, "v4.1-flash"), preset.models()),
-    tp = args.enum("layers: tp", given(o.tp, 8), preset.tp), s_q = args.integer("layers: s_q", given(o.s_q, ROWS[dev.kind]), 1),
+    preset = args.enum("layers: preset", given(o.preset, preset.default), preset.names()),
+    s_q = args.integer("layers: s_q", given(o.s_q, ROWS[dev.kind]), 1),
     pattern = args.enum("layers: pattern", given(o.pattern, "local"), { "local", "csa" }), keep = o.keep, prior = o.prior,
     layout = args.enum("layers: layout", given(o.layout, "vllm"), layout.names),
     seed = args.integer("layers: seed", given(o.seed, 0), 0), buffers = o.buffers,
@@ -218,12 +221,13 @@ function M.run(o)
   if o.prior ~= nil then args.integer("layers: prior", o.prior, 0) end
   if o.keep ~= nil then args.number("layers: keep", o.keep, 0, 1) end
   if o.buffers ~= nil then args.integer("layers: buffers", o.buffers, 1) end
-  local h_q, paths = preset.get(("%s tp%d"):format(chosen.model, chosen.tp)).h_q, o.paths
+  local h_q, paths = preset.get(chosen.preset).h_q, o.paths
   if paths == nil then
     paths = {}
-    for _, path in ipairs(PATHS) do
+    for _, path in ipairs(path_table.candidates()) do
       if dev:has_path(path, h_q) then paths[#paths + 1] = path end
     end
+    paths[#paths + 1] = "auto"
   end
   for i, path in ipairs(args.table("layers: paths", paths)) do args.enum(("layers: paths[%d]"):format(i), path, NAMES) end
   paths = compare.expand("layers: paths", paths, dev, 2)

@@ -11,7 +11,8 @@ local args = require "fewhead.base.arguments"
 local checkout = require "fewhead.base.checkout"
 local cost = require "fewhead.decide.cost"
 local device = require "fewhead.device.device"
-local json = require "fewhead.base.json"
+local paths = require "fewhead.device.path"
+local records = require "fewhead.record.record"
 local F = require "fewhead.base.ffi"
 
 local ffi, C = F.ffi, F.C
@@ -21,7 +22,7 @@ local M = {}
 local Machine = { __name = "machine" }
 Machine.__index = Machine
 
-local PATHS = { "padded", "gather", "packed" }
+local PATHS = paths.candidates()
 -- Kernels multiply whole tiles: fewer heads than these cost gather what these do.
 local GATHER_HEADS = 8
 -- Heads that fh_costs_default's costs are for.
@@ -52,41 +53,46 @@ local function add(points, record)
   }, case.h_q, case.d_qk)
   for _, path in ipairs(PATHS) do
     if record.path == path then
-      local units = path == "packed" and shared.groups or case.s_q
-      table.insert(points[path], { us = time.median_us, units = units, gflop = gflop(work, path) })
+      local units = paths.get(path).wants_plan and shared.groups or case.s_q
+      table.insert(points.by_name[path], { us = time.median_us, units = units, gflop = gflop(work, path) })
     end
   end
   if time.plan_us then
-    table.insert(points.plan, { us = time.plan_us, units = shared.groups, gflop = gflop(work, "gather") })
+    table.insert(points.by_name.plan, { us = time.plan_us, units = shared.groups, gflop = gflop(work, "gather") })
   end
+end
+
+-- Costs of all paths and of plans from their points; nil where one of them was not measured.
+local function fit(points)
+  local found = { least = points.least }
+  for name, list in pairs(points.by_name) do
+    if #list == 0 then return nil end
+    found[name] = cost.line(list)
+  end
+  return found
 end
 
 -- A machine from a file of records; raises text for what is wrong with it.
 local function read(path)
   local fits, run, count = {}, nil, 0
-  for record, line in json.lines(path) do
-    if type(record.case) ~= "table" or type(record.path) ~= "string" or type(record.parity) ~= "table" then
-      error(("%s:%d: not a record of experiments/bench_packed.lua"):format(path, line), 0)
-    end
-    if record.provider == "fewhead" then
+  for record in records.lines(path) do
+    if records.is_own(record) then
       local d, h = record.case.d_qk, record.case.h_q
       fits[d] = fits[d] or {}
-      fits[d][h] = fits[d][h] or { padded = {}, gather = {}, packed = {}, plan = {} }
+      if not fits[d][h] then
+        fits[d][h] = { by_name = { plan = {} } }
+        for _, name in ipairs(PATHS) do fits[d][h].by_name[name] = {} end
+      end
       add(fits[d][h], record)
       run, count = record.run, count + 1
     end
   end
   if count == 0 then error(path .. ": no record in it", 0) end
   for _, by_heads in pairs(fits) do
-    for h, points in pairs(by_heads) do
-      local found = { least = points.least }
-      for _, name in ipairs { "padded", "gather", "packed", "plan" } do
-        found[name] = #points[name] > 0 and cost.line(points[name]) or nil
-      end
-      by_heads[h] = found.padded and found.gather and found.packed and found.plan and found or nil
-    end
+    for h, points in pairs(by_heads) do by_heads[h] = fit(points) end
   end
-  return setmetatable({ fits = fits, name = run.device, source = path, commit = run.commit }, Machine)
+  run = run or {}
+  return setmetatable({ fits = fits, name = run.device or "an unknown device", source = path, commit = run.commit }, Machine)
 end
 
 -- The costs that the library has for a device that is here.
@@ -161,7 +167,7 @@ function Machine:costs(h_q, d_qk, rows)
     return nil, ("nothing measured with %d heads or more and %d rows or fewer, d %d"):format(h_q, rows, d_qk)
   end
   local found = by_heads[heads]
-  costs.padded, costs.packed = path_cost(found.padded), path_cost(found.packed)
+  for _, path in ipairs(PATHS) do costs[path] = path_cost(found[path]) end
   costs.gather = path_cost(found.gather, heads / h_q)
   costs.plan = path_cost(found.plan, heads / h_q)
   return costs
@@ -190,7 +196,9 @@ function Machine:error(h_q, d_qk, rows)
   local heads = self.fits and nearest(self.fits[d_qk], h_q, rows)
   if not heads then return nil end
   local found = self.fits[d_qk][heads]
-  return math.max(found.padded.error, found.gather.error, found.packed.error, found.plan.error)
+  local worst = found.plan.error
+  for _, path in ipairs(PATHS) do worst = math.max(worst, found[path].error) end
+  return worst
 end
 
 function Machine:__tostring()

@@ -2,7 +2,7 @@
 --
 --   local score = require "fewhead.decide.score"
 --   local rows, note = score.score(chunks, score.candidates(fitted), fitted.cost)
---   print(report.table(rows, score.columns)); print(note)
+--   print(tables.text(rows, score.columns)); print(note)
 
 local args = require "fewhead.base.arguments"
 local gate = require "fewhead.decide.gate"
@@ -91,7 +91,7 @@ function M.cells(curves, gates)
         local loss = taken / math.min(native, padded) - 1
         row.points, row.mean = row.points + 1, row.mean + loss
         if loss > row.worst then
-          row.worst, row.at = loss, ("s_q %d, %s, %s"):format(point.s_q, curve.pattern, curve.layout)
+          row.worst, row.at = loss, ("s_q %d, %s, %s%s"):format(point.s_q, curve.pattern, curve.layout, curve.label)
         end
       end
     end
@@ -110,7 +110,7 @@ local function duration(us, row)
   return ("%.1f us"):format(us)
 end
 
---- Columns of cells()'s rows, for fewhead.report.
+--- Columns of cells()'s rows, for fewhead.base.table.
 M.cell_columns = {
   { key = "name", title = "gate", align = "left" },
   { key = "native", title = "native at", format = function(n, row) return ("%d of %d"):format(n, row.points) end },

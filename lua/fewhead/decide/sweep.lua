@@ -9,10 +9,11 @@
 local args = require "fewhead.base.arguments"
 local axis = require "fewhead.decide.axis"
 local device = require "fewhead.device.device"
-local json = require "fewhead.base.json"
+local path_table = require "fewhead.device.path"
 local pattern = require "fewhead.case.pattern"
 local preset = require "fewhead.case.preset"
-local providers = require "fewhead.device.provider"
+local records = require "fewhead.record.record"
+local tables = require "fewhead.base.table"
 
 local M = {}
 
@@ -113,36 +114,36 @@ end
 -- ---- Running ---------------------------------------------------------------------------------------------------------------
 
 -- The records of a cell that did not come to a comparison: one a path, with the reason.
-local function refused(options, paths, reason, run)
-  local records = {}
+local function refused(options, paths, reason, how)
+  local list, case = {}, {}
+  for key, value in pairs(options) do case[key] = value end
+  case.h_q, case.heads = case.h_q or case.heads, nil
   for i, path in ipairs(paths) do
-    local case = {}
-    for key, value in pairs(options) do case[key] = value end
-    case.h_q, case.heads = case.h_q or case.heads, nil
-    local provider, version = providers.provider_of(path)
-    records[i] = { path = providers.name_of(path), provider = provider, provider_version = version, case = case, run = run,
-      parity = { status = "invalid", against = "reference", compared = 0, reason = reason } }
+    list[i] = records.new {
+      path = path, case = case, call = { group = how.group, row_invariant = how.row_invariant }, run = how.run,
+      parity = { status = "invalid", against = "reference", compared = 0, reason = reason },
+    }
   end
-  return records
+  return list
 end
 
 -- Makes and compares one cell. A list of records, or nil when it was interrupted within.
 local function measure(options, paths, how)
   local ok, case, err = pcall(require("fewhead.case.case").new, options)
   if not ok then case, err = nil, tostring(case):gsub("^.-%.lua:%d+: ", "") end
-  if not case then return refused(options, paths, err, how.run) end
+  if not case then return refused(options, paths, err, how) end
   local result
   result, err = require("fewhead.measure.compare").compare(case, paths, how)
   case:free()
   if result then return result.records end
   if how.interrupted and how.interrupted() then return nil end
-  return refused(options, paths, err, how.run)
+  return refused(options, paths, err, how)
 end
 
 local Sweep = { __name = "sweep" }
 Sweep.__index = Sweep
 
-local function new(records) return setmetatable({ records = records or {}, interrupted = false }, Sweep) end
+local function new(list) return setmetatable({ records = list or {}, interrupted = false }, Sweep) end
 
 --- Run a sweep. Axes, each one value or several: s_q, heads, s_kv, topk, window, index_topk, ratio, prior, requests, h_pad, seed
 -- in the axis grammar, preset, pattern, layout as names; every other option of fh.case holds for all cells. And
@@ -177,7 +178,7 @@ function M.run(options)
   local run = how.run or require("fewhead.record.run").header(dev, how.argv)
   local writer, err
   if how.out then
-    writer, err = require("fewhead.report.report").writer(how.out)
+    writer, err = records.writer(how.out)
     if not writer then return nil, err end
   end
 
@@ -199,27 +200,25 @@ function M.run(options)
       for j = i, #cells do rows = rows + cells[j].s_q end
       compare.max_seconds = math.max(0, left) * (rows > 0 and cell.s_q / rows or 0)
     end
-    local records = measure(cell, path_names, compare)
-    if not records then
+    local measured = measure(cell, path_names, compare)
+    if not measured then
       sweep.interrupted = true
       break
     end
     sweep.cells = i
-    for _, record in ipairs(records) do
+    for _, record in ipairs(measured) do
       sweep.records[#sweep.records + 1] = record
       if writer then
         local ok
-        ok, err = writer:add(json.encode(record) .. "\n")
+        ok, err = writer:add(record)
         if not ok then return nil, err end
       end
       if how.on_record then how.on_record(record) end
     end
   end
-  if writer and #sweep.records == 0 then
-    writer:discard() -- interrupted within the first cell: what an earlier run left is worth more
-  elseif writer then
+  if writer then
     local ok
-    ok, err = writer:commit()
+    ok, err = writer:commit() -- interrupted within the first cell it keeps what an earlier run left
     if not ok then return nil, err end
   end
   return sweep
@@ -227,63 +226,13 @@ end
 
 -- ---- Reading back ----------------------------------------------------------------------------------------------------------
 
--- What a record must have for tables and fits; the reason why it has not, or nil.
-local function damage(record)
-  if type(record) ~= "table" then return "got " .. args.show(record) .. ", wanted a record" end
-  if type(record.path) ~= "string" then return "path: got " .. args.show(record.path) .. ", wanted a string" end
-  for _, part in ipairs { "case", "parity" } do
-    if type(record[part]) ~= "table" then return ("%s: got %s, wanted a table"):format(part, args.show(record[part])) end
-  end
-  if record.run ~= nil and type(record.run) ~= "table" then
-    return ("run: got %s, wanted a table"):format(args.show(record.run))
-  end
-  if type(record.parity.status) ~= "string" then
-    return ("parity.status: got %s, wanted a string"):format(args.show(record.parity.status))
-  end
-  if record.time == nil then return nil end
-  -- a provider need not tell what it executed, nor a GPU that shared the rows out itself
-  local own = providers.is_own(record) and record.path ~= "auto"
-  -- what a record with a time has: { part, its number fields }, all above 0 but for the work of lists without a valid key
-  for _, wanted in ipairs {
-    { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" },
-    { "work", own and "executed_flops" or "useful_flops" }, { "verdict", "ratio", "lo", "hi" },
-  } do
-    local name = wanted[1]
-    local part = record[name]
-    if name ~= "verdict" or part ~= nil then
-      if type(part) ~= "table" then return ("%s: got %s, wanted a table"):format(name, args.show(part)) end
-      for i = 2, #wanted do
-        local value = part[wanted[i]]
-        if type(value) ~= "number" or value < 0 or value == 0 and name ~= "work" then
-          return ("%s.%s: got %s, wanted a number %s 0"):format(name, wanted[i], args.show(value), name == "work" and ">=" or ">")
-        end
-      end
-    end
-  end
-end
-
 --- A sweep from the JSONL file of an earlier one; nil, "file:line: reason" for a line that is no record, and nothing is half
 -- read.
 function M.read(file)
   args.string("sweep.read: file", file, 2)
-  local handle, err = io.open(file, "rb")
-  if not handle then return nil, err end
-  local records, number = {}, 0
-  for line in handle:lines() do
-    number = number + 1
-    if line:find("%S") then
-      local record, reason = json.decode(line)
-      if record ~= nil then reason = damage(record) end
-      if reason then
-        handle:close()
-        return nil, ("%s:%d: %s"):format(file, number, reason)
-      end
-      records[#records + 1] = record
-    end
-  end
-  handle:close()
-  if #records == 0 then return nil, file .. ": no record in it" end
-  return new(records)
+  local list, err = records.read(file)
+  if not list then return nil, err end
+  return new(list)
 end
 
 -- ---- Looking at it ---------------------------------------------------------------------------------------------------------
@@ -314,22 +263,20 @@ function Sweep:filter(wanted)
   return some
 end
 
-local PATHS = { "padded", "gather", "packed" }
-
--- Records of one case side by side, in the order the cases came: { case =, padded =, gather =, .., providers = by name, list =
--- all records }; and the names of the providers among them.
-local function cells_of(records)
+-- Records of one cell side by side, in the order the cells came: { case =, own = of the library's paths by name, others = of
+-- providers by name, list = all records }; and the names of the providers among them.
+local function cells_of(list)
   local order, by_key, names, seen = {}, {}, {}, {}
-  for _, record in ipairs(records) do
-    local key = json.encode(record.case) .. (record.time and record.time.l2 or "")
+  for _, record in ipairs(list) do
+    local key = records.key(record, { "path" })
     local cell = by_key[key]
     if not cell then
-      cell = { case = record.case, providers = {}, list = {} }
+      cell = { case = record.case, own = {}, others = {}, list = {} }
       by_key[key], order[#order + 1] = cell, cell
     end
-    if providers.is_own(record) then cell[record.path] = record
+    if records.is_own(record) then cell.own[record.path] = record
     else
-      cell.providers[record.path] = record
+      cell.others[record.path] = record
       if not seen[record.path] then seen[record.path], names[#names + 1] = true, record.path end
     end
     cell.list[#cell.list + 1] = record
@@ -346,67 +293,104 @@ local function parity_text(cell)
   return #bad == 0 and "pass" or table.concat(bad, ", ")
 end
 
+-- The kernels that ran in records, each once: "sm90 padded, sm90 gather"; nil where none is known.
+local function kernels_text(list)
+  local names, seen = {}, {}
+  for _, record in ipairs(list) do
+    local kernel = record.kernel
+    if kernel and not seen[kernel] then names[#names + 1], seen[kernel] = kernel, true end
+  end
+  return #names > 0 and table.concat(names, ", ") or nil
+end
+
 local function percent(share) return ("%.1f %%"):format(100 * share) end
 
---- One row a case and the columns for fh.report: s_q, the median of each path, of auto where it was measured and, by number,
--- of each provider, the ratio of padded to the better native path with its verdict, parity over all paths with the largest error,
--- and the waste, the share of the executed FLOPs that multiplied padding, of padded and of that native path.
+-- Fields of the case that have a column where they vary.
+local SHOWN = { "pattern", "layout", "h_q" }
+
+-- A row of a cell, without the fields of the case.
+local function row_of(cell, names)
+  local row, native = { parity = parity_text(cell), kernels = kernels_text(cell.list) }, nil
+  for _, path in ipairs(path_table.names()) do
+    local record = cell.own[path]
+    if record and record.time then
+      row[path] = record.time.median_us
+      local quicker = not native or record.time.median_us < native.time.median_us
+      if path_table.get(path).candidate and path_table.get(path).native and quicker then native = record end
+    end
+    local error = record and record.parity.max_abs
+    if error then row.max_abs = math.max(row.max_abs or 0, error) end
+  end
+  for j, name in ipairs(names) do
+    local record = cell.others[name]
+    row[j] = record and record.time and record.time.median_us
+  end
+  row.native = native and native.path
+  if native and native.verdict then row.ratio, row.verdict = native.verdict.ratio, native.verdict.verdict end
+  row.padded_waste = cell.own.padded and cell.own.padded.work and cell.own.padded.work.waste
+  row.native_waste = native and native.work.waste
+  return row
+end
+
+-- Columns of rows in whose cells these fields of the case vary and these paths were measured.
+local function columns_of(varies, measured, names)
+  local columns = {}
+  local function add(column) columns[#columns + 1] = column end
+  for _, key in ipairs(SHOWN) do
+    if varies[key] then add { key = key, align = key ~= "h_q" and "left" or nil } end
+  end
+  add { key = "s_q" }
+  local auto
+  for _, path in ipairs(path_table.names()) do
+    if path_table.get(path).candidate then add { key = path, format = tables.time }
+    elseif path == "auto" then auto = measured[path] end
+  end
+  if auto then add { key = "auto", format = tables.time } end
+  for j, name in ipairs(names) do add { key = j, title = name, format = tables.time } end
+  add { key = "ratio", format = "%.2fx" }
+  add { key = "verdict", align = "left" }
+  add { key = "native", title = "by", align = "left" }
+  add { key = "parity", align = "left" }
+  add { key = "max_abs", title = "max error", format = "%.1e" }
+  add { key = "padded_waste", title = "waste padded", format = percent }
+  add { key = "native_waste", title = "waste native", format = percent }
+  if varies.kernels then add { key = "kernels", align = "left" } end
+  return columns
+end
+
+--- One row a cell and the columns for fh.table: s_q, the median of each path that "auto" chooses among, of auto where it was
+-- measured and, by number, of each provider, the ratio of padded to the better native path with its verdict, parity over all
+-- paths with the largest error, the waste, the share of the executed FLOPs that multiplied padding, of padded and of that native
+-- path, and the kernels that ran.
 function Sweep:rows()
-  local report = require "fewhead.report.report"
-  local rows, varies, first, with_auto = {}, {}, {}, nil -- a refused cell may not know all of its case
+  local rows, varies, first, measured = {}, {}, {}, {} -- a refused cell may not know all of its case
   local cells, names = cells_of(self.records)
   for i, cell in ipairs(cells) do
-    local row = { parity = parity_text(cell) }
-    for _, key in ipairs { "s_q", "h_q", "pattern", "layout" } do
-      row[key] = cell.case[key]
+    local row = row_of(cell, names)
+    row.s_q = cell.case.s_q
+    for _, key in ipairs(SHOWN) do row[key] = cell.case[key] end
+    for _, key in ipairs { "kernels", unpack(SHOWN) } do
       if first[key] == nil then first[key] = row[key] end
       varies[key] = varies[key] or row[key] ~= nil and row[key] ~= first[key]
     end
-    local native
-    for _, path in ipairs(PATHS) do
-      local record = cell[path]
-      if record and record.time then
-        row[path] = record.time.median_us
-        if path ~= "padded" and (not native or record.time.median_us < native.time.median_us) then native = record end
-      end
-      local error = record and record.parity.max_abs
-      if error then row.max_abs = math.max(row.max_abs or 0, error) end
-    end
-    row.auto = cell.auto and cell.auto.time and cell.auto.time.median_us
-    with_auto = with_auto or cell.auto
-    for j, name in ipairs(names) do
-      local record = cell.providers[name]
-      row[j] = record and record.time and record.time.median_us
-    end
-    row.native = native and native.path
-    if native and native.verdict then row.ratio, row.verdict = native.verdict.ratio, native.verdict.verdict end
-    row.padded_waste = cell.padded and cell.padded.work and cell.padded.work.waste
-    row.native_waste = native and native.work.waste
+    for path in pairs(cell.own) do measured[path] = true end
     rows[i] = row
   end
-  local columns = {}
-  for _, key in ipairs { "pattern", "layout", "h_q" } do
-    if varies[key] then columns[#columns + 1] = { key = key, align = key ~= "h_q" and "left" or nil } end
-  end
-  columns[#columns + 1] = { key = "s_q" }
-  for _, path in ipairs(PATHS) do columns[#columns + 1] = { key = path, format = report.time } end
-  if with_auto then columns[#columns + 1] = { key = "auto", format = report.time } end
-  for j, name in ipairs(names) do columns[#columns + 1] = { key = j, title = name, format = report.time } end
-  for _, column in ipairs {
-    { key = "ratio", format = "%.2fx" }, { key = "verdict", align = "left" }, { key = "native", title = "by", align = "left" },
-    { key = "parity", align = "left" }, { key = "max_abs", title = "max error", format = "%.1e" },
-    { key = "padded_waste", title = "waste padded", format = percent },
-    { key = "native_waste", title = "waste native", format = percent },
-  } do columns[#columns + 1] = column end
-  return rows, columns
+  return rows, columns_of(varies, measured, names)
 end
 
 --- The table as text.
 function Sweep:table()
-  return (require("fewhead.report.report").table(self:rows()))
+  return (tables.text(self:rows()))
 end
 
-function Sweep:__tostring() return self:table() end
+--- The kernels that ran, each once, in one text; nil where none is known.
+function Sweep:kernels() return (kernels_text(self.records)) end
+
+function Sweep:__tostring()
+  local kernels = self:kernels()
+  return kernels and ("%s\nkernels: %s"):format(self:table(), kernels) or self:table()
+end
 
 --- The records whose parity is not "pass".
 function Sweep:failures()

@@ -43,8 +43,8 @@ function M.names()
 end
 
 --- Open a device: "cpu", "cuda:0" and on; "cuda" is "cuda:0". On a CPU threads: 1 .. 1024 (default: FEWHEAD_THREADS, or the CPUs
--- this process may use), isa: "generic", "avx2", "avx512", "avx512_bf16" or "amx" (default: FEWHEAD_ISA, or the best there is). Returns
--- the device; or nil and the reason, for a name that is no device here and an isa that the CPU lacks.
+-- this process may use), isa: "generic", "avx2", "avx512", "avx512_bf16" or "amx" (default: FEWHEAD_ISA, or the best there is).
+-- Returns the device; or nil and the reason, for a name that is no device here and an isa that the CPU lacks.
 function M.open(name, options)
   args.string("device.open: name", name)
   options = args.options("device.open", options, { "threads", "isa" })

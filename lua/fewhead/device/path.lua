@@ -49,6 +49,11 @@ function M.native()
   return select(function(row) return row.candidate and row.native end)
 end
 
+--- The names of those of them that work on a plan: { "packed" }.
+function M.planned()
+  return select(function(row) return row.candidate and row.wants_plan end)
+end
+
 --- `name`, when it is a path's name. Else blames a caller, with the names of the table; level as in fh.arguments.
 function M.check(what, name, level)
   return (args.enum(what, name, names, (level or 2) + 1))

@@ -9,6 +9,7 @@
 -- there is room for in a group), struct (fh_plan cdata). The order of entries and the meaning of repeats stand in fewhead.h.
 local ffi = require "ffi"
 local args = require "fewhead.base.arguments"
+local paths = require "fewhead.device.path"
 local tensor = require "fewhead.device.tensor"
 local F = require "fewhead.base.ffi"
 
@@ -19,7 +20,9 @@ local M = {}
 local Plan = { __name = "plan" }
 Plan.__index = Plan
 
-local PATHS = { "packed", "auto" }
+-- The paths that a plan can be for: those that work on one, and "auto", which may take them.
+local PATHS = paths.planned()
+PATHS[#PATHS + 1] = "auto"
 
 local WORD = ffi.sizeof("int32_t")
 local words, members, rows_of = ffi.typeof("const int32_t *"), ffi.typeof("const uint64_t *"), ffi.typeof("const int64_t *")

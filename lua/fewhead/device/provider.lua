@@ -46,9 +46,6 @@ function M.provider_of(path)
   return "fewhead", require("fewhead").VERSION
 end
 
---- Whether a record is of one of the library's own paths; old ones do not say.
-function M.is_own(record) return record.provider == nil or record.provider == "fewhead" end
-
 --- Load a plug-in. name: what to call it (default: what it calls itself); options: text that the plug-in understands. Returns the
 -- provider; or nil and one line, for a file that is not there, is no plug-in, was built for another version, or does not open.
 function M.load(path, name, options)
@@ -108,6 +105,46 @@ function Provider:check(status)
   local own = self.called .. ": "
   return nil, err:sub(1, #own) == own and err:sub(#own + 1) or err, name
 end
+
+-- ---- Jobs -------------------------------------------------------------------------------------------------------------------
+-- All code of a plug-in runs in load, workspace_bytes, prepare, run, collect and free of these two objects and nowhere else: a
+-- worker process that keeps a crash to itself would stand behind them, and no caller would change.
+
+local Job = { __name = "job of a provider" }
+Job.__index = Job
+
+-- What a job points to, for as long as its box lives.
+local anchors = setmetatable({}, { __mode = "k" })
+
+--- Bytes of workspace that the plug-in wants for a call (fh_call cdata) on a device | nil, err.
+function Provider:workspace_bytes(dev, call)
+  local bytes = ffi.new("uint64_t[1]")
+  local ok, err = self:check(C.fh_provider_workspace_bytes(self.handle, dev.handle, call, bytes))
+  if not ok then return nil, err end
+  return tonumber(bytes[0])
+end
+
+--- Get ready to run a call. Returns the job; or nil and the reason, for a call that the plug-in does not take. The call and the
+-- provider live as long as the job. job.run() runs it and returns its fh_status: what gets timed.
+function Provider:prepare(dev, call)
+  local box = ffi.gc(ffi.new("fh_provider_job *[1]"), C.fh_provider_job_free)
+  anchors[box] = { call, self }
+  local ok, err = self:check(C.fh_provider_prepare(self.handle, dev.handle, call, box))
+  if not ok then return nil, err end
+  return setmetatable({ box = box, provider = self, run = function() return C.fh_provider_run(box[0]) end }, Job)
+end
+
+--- Bring the results of a run to the outputs of the call: true | nil, err.
+function Job:collect()
+  local ok, err = self.provider:check(C.fh_provider_collect(self.box[0]))
+  return ok, err
+end
+
+--- FLOPs that a run multiplied, padding included; 0 where the plug-in does not tell.
+function Job:executed_flops() return tonumber(C.fh_provider_executed_flops(self.box[0])) end
+
+--- Give back what was made for the job; afterwards it must not run. Twice does nothing.
+function Job:free() C.fh_provider_job_free(self.box) end
 
 --- Give the plug-in back; it closes when its last job has gone. Twice does nothing.
 function Provider:free()

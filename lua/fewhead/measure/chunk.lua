@@ -1,7 +1,7 @@
 --- A chunk: some rows of a prompt on their way through all attention layers of a model, in the memory of a device, with the index
 -- lists that the layers share.
 --
---     local c = assert(chunk.build(dev, { model = "v4.1-flash", tp = 8, s_q = 16, pattern = "csa", layout = "vllm", seed = 0 }))
+--     local c = assert(chunk.build(dev, { preset = "v4.1-flash tp8", s_q = 16, pattern = "csa", layout = "vllm", seed = 0 }))
 --     local run = assert(c:runner("packed"))
 --     print(#c.layers, #c.lists, run())                 --> 40  9  0
 --
@@ -13,6 +13,7 @@ local device = require "fewhead.device.device"
 local graph = require "fewhead.device.graph"
 local layout = require "fewhead.case.layout"
 local parity = require "fewhead.measure.parity"
+local paths = require "fewhead.device.path"
 local pattern = require "fewhead.case.pattern"
 local plan = require "fewhead.device.plan"
 local preset = require "fewhead.case.preset"
@@ -28,8 +29,18 @@ local MEMORY_SHARE = 0.5
 -- fewhead.problem.
 local FIRST_STREAM = 32
 
--- Paths that work on a plan. "plans" builds them and does nothing else.
-local ON_PLANS = { packed = true, auto = true, plans = true }
+-- What works on a plan: these paths, "auto", and "plans", which builds them and does nothing else.
+local PLANNED = paths.planned()
+local ON_PLANS = { auto = true, plans = true }
+for _, path in ipairs(PLANNED) do ON_PLANS[path] = true end
+
+-- Whether the device has one of those paths with so many heads.
+local function plans_on(dev, h_q)
+  for _, path in ipairs(PLANNED) do
+    if dev:has_path(path, h_q) then return true end
+  end
+  return false
+end
 
 local Chunk = { __name = "chunk of layers" }
 Chunk.__index = Chunk
@@ -95,16 +106,16 @@ local function problem_of(self, list, buffers)
   return problem.wrap(c, self.device, slices, list.keys, self.layers[#self.layers] and self.layers[#self.layers].problem)
 end
 
--- The plan of a list, where the device packs, and what builds it again for each path: true | nil, err.
+-- The plan of a list, where the device has a path that works on one, and what builds it again for each path: true | nil, err.
 local function add_plan(self, list)
-  if not self.device:has_path("packed", list.case.h_q) then return true end
+  if not plans_on(self.device, list.case.h_q) then return true end
   list.problem = problem_of(self, list, self.buffers[1]) -- what the plan reads
   local err
   list.plan, err = plan.build(list.problem)
   if not list.plan then return nil, err end
   list.rebuild = {}
   for path in pairs(ON_PLANS) do
-    list.rebuild[path], err = list.plan:rebuilder(list.problem, path == "auto" and path or "packed")
+    list.rebuild[path], err = list.plan:rebuilder(list.problem, path == "plans" and PLANNED[1] or path)
     if not list.rebuild[path] then return nil, err end
   end
   return true
@@ -151,13 +162,14 @@ local function fill(self, o, base)
   return true
 end
 
---- Lists, plans and layers in the memory of a device, nothing run. Options: model, tp, s_q, pattern ("local" or "csa"), layout,
+--- Lists, plans and layers in the memory of a device, nothing run. Options: preset, s_q, pattern ("local" or "csa"), layout,
 -- seed, all to be given; prior, keep (as fh.case has them) and buffers, how many layers have q, KV and outputs of their own at
--- most: all that fit in half of the device's memory. Returns an object with .lists = { { ratio =, case =, plan = nil where the
--- device does not pack, layers = { .. } }, .. }, .layers = { { number =, problem =, outputs = }, .. } and .buffers; or nil, err.
+-- most: all that fit in half of the device's memory. Returns an object with .lists = { { ratio =, case =, plan = nil where
+-- the device has no path that works on one, layers = { .. } }, .. }, .layers = { { number =, problem =, outputs = }, .. } and
+-- .buffers; or nil, err.
 function M.build(dev, o)
   device.check("chunk.build: device", dev)
-  local base = preset.get(("%s tp%d"):format(o.model, o.tp))
+  local base = preset.get(o.preset)
   local self = setmetatable({ device = dev, seed = o.seed, lists = {}, buffers = {}, layers = {}, graphs = {} }, Chunk)
   local ok, err = fill(self, o, base)
   if ok then return self end
@@ -254,6 +266,19 @@ function Chunk:check(path, run, wants)
     results[i] = parity.judge(last.problem, last.outputs, wants[i])
   end
   return results
+end
+
+--- The kernels that run the lists of the chunk on a path, each once: "sm90 gather" | nil, err. Runs one layer of each list.
+function Chunk:kernels(path)
+  local names, seen = {}, {}
+  for _, list in ipairs(self.lists) do
+    local last = list.layers[#list.layers]
+    local work, err = last.problem:run(path, last.outputs, { plan = plan_for(path, list) })
+    if not work then return nil, err end
+    local kernel = work.kernel
+    if kernel and not seen[kernel] then names[#names + 1], seen[kernel] = kernel, true end
+  end
+  return table.concat(names, ", ")
 end
 
 --- How many groups a path packs, and of how many, in the plans that it builds, each counted once | nil, err.

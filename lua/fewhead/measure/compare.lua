@@ -8,9 +8,13 @@
 -- provider (fh.provider) stands beside paths. What fails parity gets no time: a wrong answer has no speed.
 
 local args = require "fewhead.base.arguments"
+local F = require "fewhead.base.ffi"
 local device = require "fewhead.device.device"
 local parity = require "fewhead.measure.parity"
+local paths = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
+local records = require "fewhead.record.record"
+local tables = require "fewhead.base.table"
 local timing = require "fewhead.measure.timing"
 
 local M = {}
@@ -18,18 +22,19 @@ local M = {}
 -- What the oracle computes for one comparison at most, useful flops; beyond it rows are sampled. Under a second on one core.
 local REFERENCE_FLOPS = 5e8
 
-local PATHS = { "reference", "padded", "gather", "packed", "native", "auto" }
 local TIMING = {
   "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
 }
 local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries", unpack(TIMING) }
+-- Options that are the call's, and so are in records.
+local CALL = { "group", "row_invariant" }
 
--- Fields of a result that are not data of the record.
-local PARITY_FIELDS = {
-  "status", "against", "compared", "sampled", "mean_abs", "max_abs", "rel", "cos_diff", "failing", "lse_max_abs",
-  "max_logits_max_abs", "worst", "refused", "reason",
-}
-local TIME_FIELDS = { "median_us", "p05_us", "p95_us", "median_lo_us", "median_hi_us", "n", "l2", "stop", "plan_us" }
+local NATIVE = {}
+for _, name in ipairs(paths.native()) do NATIVE[name] = true end
+
+-- What may be named: the paths of the library, and "native" for those that compute native heads.
+local NAMES = paths.names()
+NAMES[#NAMES + 1] = "native"
 
 local function pick(source, fields)
   local copy = {}
@@ -37,78 +42,49 @@ local function pick(source, fields)
   return copy
 end
 
---- Those fields of a result of fh.timing that a record keeps.
-function M.time_of(time) return pick(time, TIME_FIELDS) end
-
---- One JSONL record: { path, provider, provider_version, case, parity, time, work, run }. path is a path or a provider, whose
--- name then is path and provider; of the library's paths provider is "fewhead". parity is a result of fh.parity, time one of
--- fh.timing or nil, work the counters of one run or nil (its path is the one that ran, which auto chose), run a header of
--- fewhead.run. A time beside a parity that did not pass is refused.
-function M.record(problem, path, checked, time, work, run)
-  local name = providers.name_of(path)
-  if time and checked.status ~= "pass" then
-    error(("compare.record: time: got one for %s, whose parity is %s; wanted none"):format(name, args.show(checked.status)), 2)
-  end
-  local done
-  if work then
-    done = pick(work, { "path", "rows", "by_path", "useful_flops", "executed_flops", "bytes" })
-    local executed = work.executed_flops -- nil: a provider, or a GPU that shared the rows out itself, does not tell
-    done.waste = executed and (executed > 0 and 1 - work.useful_flops / executed or 0)
-  end
-  local provider, version = providers.provider_of(path)
-  return {
-    path = name, provider = provider, provider_version = version, case = problem.case:describe(),
-    parity = pick(checked, PARITY_FIELDS), time = time and M.time_of(time), work = done, run = run,
-  }
-end
-
---- Paths and providers with "native" replaced by the paths it stands for on the device, gather and packed where it has them, none
--- twice, and whether it stood there. Wrong ones raise; level as in error(), 1 = the caller of this.
-function M.expand(what, paths, dev, level)
-  args.table(what, paths, level + 1)
-  if #paths == 0 then error(what .. ": got none, wanted at least one", level + 1) end
-  local list, seen, native = {}, {}, false
-  for i, path in ipairs(paths) do
+--- Paths and providers of a list with "native" replaced by the paths that compute native heads and that the device has, none
+-- twice, and whether "native" stood there. Wrong ones raise; level as in error(), 1 = the caller of this.
+function M.expand(what, list, dev, level)
+  args.table(what, list, level + 1)
+  if #list == 0 then error(what .. ": got none, wanted at least one", level + 1) end
+  local expanded, seen, native = {}, {}, false
+  for i, path in ipairs(list) do
     local where = ("%s[%d]"):format(what, i)
     if providers.is(path) then
       providers.handle(where, path, level + 1)
       if (seen[path.name] or path) ~= path then
         error(("%s: two providers are called %s: load one under another name"):format(where, path.name), level + 1)
       end
-    else args.enum(where, path, PATHS, level + 1) end
+    else args.enum(where, path, NAMES, level + 1) end
     native = native or path == "native"
-    for _, one in ipairs(path == "native" and { "gather", "packed" } or { path }) do
+    for _, one in ipairs(path == "native" and paths.native() or { path }) do
       local name = providers.name_of(one)
       local wanted = not seen[name] and (path ~= "native" or dev:has_path(name))
-      if wanted then list[#list + 1], seen[name] = one, one end
+      if wanted then expanded[#expanded + 1], seen[name] = one, one end
     end
   end
-  return list, native
+  return expanded, native
 end
 
 local Comparison = { __name = "comparison" }
 Comparison.__index = Comparison
 
--- What the first path took beside each of the others, where both have a time.
-local function add_verdicts(records, times)
-  local base = times[records[1].path]
-  for i = 2, #records do
-    local own = times[records[i].path]
-    if base and own then
-      local verdict, ratio, interval = timing.verdict(own, base, times.noise)
-      records[i].verdict = { verdict = verdict, ratio = ratio, lo = interval[1], hi = interval[2], against = records[1].path }
-    end
-  end
+--- The verdict on one path as records have it: its time beside that of the base path, both results of one fh.timing, whose noise
+-- is given too. nil where one of the two has no time, or the path is the base itself.
+function M.verdict(own, base, noise, against)
+  if not (own and base) or own == base then return nil end
+  local verdict, ratio, interval = timing.verdict(own, base, noise)
+  return { verdict = verdict, ratio = ratio, lo = interval[1], hi = interval[2], against = against }
 end
 
---- The record of a path ("native": the quicker of gather and packed), nil when it was not asked for or, for "native", has no
--- time.
+--- The record of a path ("native": the quicker of those that compute native heads), nil when it was not asked for or, for
+-- "native", has no time.
 function Comparison:record(path)
   local best
   for _, record in ipairs(self.records) do
     if record.path == path then return record end
     local quicker = record.time and (not best or record.time.median_us < best.time.median_us)
-    if path == "native" and quicker and (record.path == "gather" or record.path == "packed") then best = record end
+    if path == "native" and quicker and NATIVE[record.path] and records.is_own(record) then best = record end
   end
   return best
 end
@@ -117,26 +93,25 @@ local GIGA = 1e9
 
 -- Columns of the printed table; a value that is not there prints as "-".
 local function columns()
-  local time = require("fewhead.report.report").time
+  local time = tables.time
   return {
     { key = "path", align = "left" }, { key = "parity", align = "left" }, { key = "max_abs", format = "%.2e" },
     { key = "median", format = time }, { key = "spread", title = "p05 .. p95" }, { key = "ratio", format = "%.2fx" },
     { key = "verdict", align = "left" }, { key = "useful", title = "useful GFLOP/s", format = "%.1f" },
     { key = "executed", format = "%.1f" }, { key = "waste", format = function(share) return ("%.1f %%"):format(share * 100) end },
-    { key = "plan", format = time },
+    { key = "plan", format = time }, { key = "kernel", align = "left" },
   }
 end
 
 local function row_of(record, best)
   local time, work, verdict = record.time, record.work, record.verdict
   local row = {
-    path = record == best and ("native(%s)"):format(record.path) or record.path, parity = record.parity.status,
-    max_abs = record.parity.max_abs, waste = work and work.waste,
+    path = record == best and ("native(%s)"):format(record.path) or record.path, kernel = record.kernel,
+    parity = record.parity.status, max_abs = record.parity.max_abs, waste = work and work.waste,
   }
   if time then
-    local format = require("fewhead.report.report").time
     row.median, row.plan = time.median_us, time.plan_us
-    row.spread = format(time.p05_us) .. " .. " .. format(time.p95_us)
+    row.spread = tables.time(time.p05_us) .. " .. " .. tables.time(time.p95_us)
     row.useful = work.useful_flops / (time.median_us / 1e6) / GIGA
     row.executed = work.executed_flops and work.executed_flops / (time.median_us / 1e6) / GIGA
   end
@@ -147,7 +122,7 @@ end
 function Comparison:__tostring()
   local rows, best = {}, self.native and self:record("native")
   for i, record in ipairs(self.records) do rows[i] = row_of(record, best) end
-  local lines = { ("%s on %s"):format(self.case:id(), self.device_name), require("fewhead.report.report").table(rows, columns()) }
+  local lines = { ("%s on %s"):format(self.case:id(), self.device_name), tables.text(rows, columns()) }
   for _, record in ipairs(self.records) do
     if record.parity.reason then lines[#lines + 1] = ("%s: %s"):format(record.path, record.parity.reason) end
   end
@@ -159,86 +134,202 @@ function Comparison:__tostring()
   return table.concat(lines, "\n")
 end
 
--- Results of all paths against one answer of the oracle, and the plan that packed ran on, which is the one to be timed; nil when
--- interrupted.
-local function check_all(problem, paths, opts)
-  local want, refusal = parity.expected(problem, { sample = opts.sample or parity.affordable_rows(problem, REFERENCE_FLOPS) })
-  local checks, plan = {}, nil
-  for i, path in ipairs(paths) do
-    if opts.interrupted and opts.interrupted() then
-      checks = nil
-      break
-    end
-    local how, err = pick(opts, { "group", "row_invariant", "canaries" }), refusal
-    how.want = want
-    if want and path == "packed" then
-      plan, err = require("fewhead.device.plan").build(problem, { group = opts.group })
-      how.plan = plan
-    end
-    checks[i] = not err and parity.check(problem, path, how)
-      or { status = "invalid", against = "reference", compared = 0,
-        reason = ("%s did not run: %s"):format(providers.name_of(path), err) }
+-- ---- The race ---------------------------------------------------------------------------------------------------------------
+-- A race is what one comparison works on: { problem, list = the paths and providers, opts, want = the oracle's answer or nil,
+-- refusal = why there is none, checks = parity by place in the list, plan, sums = checksums of the inputs where a provider
+-- takes part }. Providers run code of others: what they read and wrote is checked after their first run and after the last.
+
+local function is_provider(path) return providers.is(path) end
+
+-- The name of an input that is not as it was, nil when all are.
+local function changed_input(race)
+  local now = race.problem:checksums()
+  for name, sum in pairs(race.sums) do
+    if now[name] ~= sum then return name end
   end
-  if want then want.free() end
-  return checks, plan
 end
 
--- Times of the paths that passed. A provider that fails while it is timed is out: its check says why, and the others are timed
--- again. nil, err when a path of the library fails, or all is interrupted.
-local function time_all(problem, paths, checks, how)
-  while true do
-    local passed = {}
-    for i, path in ipairs(paths) do
-      if checks[i].status == "pass" then passed[#passed + 1] = path end
+local function no_pass(check, status, reason)
+  return { status = status, against = check.against, compared = check.compared, reason = reason, work = check.work }
+end
+
+local function blame(check, name, input) return no_pass(check, "fail", ("%s changed its input %s"):format(name, input)) end
+
+-- Parity of one path. A provider that changed an input has failed, and the inputs are made anew.
+local function check_one(race, path)
+  local how, err = pick(race.opts, { "group", "row_invariant", "canaries" }), race.refusal
+  how.want = race.want
+  if race.want and not is_provider(path) and paths.get(path).wants_plan then
+    if not race.plan then race.plan, err = require("fewhead.device.plan").build(race.problem, { group = race.opts.group }) end
+    how.plan = race.plan
+  end
+  if err then
+    return { status = "invalid", against = "reference", compared = 0,
+      reason = ("%s did not run: %s"):format(providers.name_of(path), err) }
+  end
+  local check = parity.check(race.problem, path, how)
+  local input = is_provider(path) and changed_input(race)
+  if not input then return check end
+  local ok
+  ok, err = race.problem:renew()
+  if not ok then return nil, err end
+  return blame(check, path.name, input)
+end
+
+-- Parity of all paths against one answer of the oracle. Returns the reason when interrupted or out of memory, else nothing.
+local function check_all(race)
+  race.want, race.refusal = parity.expected(race.problem, {
+    sample = race.opts.sample or parity.affordable_rows(race.problem, REFERENCE_FLOPS),
+  })
+  for _, path in ipairs(race.list) do
+    if is_provider(path) then race.sums = race.sums or race.problem:checksums() end
+  end
+  for i, path in ipairs(race.list) do
+    if race.opts.interrupted and race.opts.interrupted() then return "compare: interrupted" end
+    local err
+    race.checks[i], err = check_one(race, path)
+    if err then return err end
+  end
+end
+
+-- Run what was timed once more, the very job, and compare what it gives now: the result when it is no pass any more, else nil.
+local function check_again(race, arm, outputs)
+  local ok, err = outputs:poison()
+  if ok then ok, err = F.check(arm.run()) end
+  if ok then ok, err = arm.collect() end
+  if ok then ok, err = race.problem.device:synchronize() end
+  local result = ok and parity.judge_whole(race.problem, outputs, race.want, { canaries = race.opts.canaries })
+    or { status = "error", compared = 0, against = race.want.against, reason = err }
+  if result.status == "pass" then return nil end
+  result.reason = ("%s was right in its first run and is not after it was timed: %s"):format(arm.name, result.reason)
+  return result
+end
+
+-- Times of these paths: what timing.problem gives, then the results by name of those that turned wrong, then the name of an input
+-- that was changed.
+local function time_some(race, some)
+  local how, wrong, input = pick(race.opts, TIMING), {}, nil
+  how.plan, how.group, how.row_invariant = race.plan, race.opts.group, race.opts.row_invariant
+  how.after = function(arms, outputs)
+    for _, arm in ipairs(arms) do
+      if arm.collect then wrong[arm.name] = check_again(race, arm, outputs) end
     end
-    if #passed == 0 then return {} end
-    local times, err, culprit = timing.problem(problem, passed, how)
-    if times then return times end
-    local out
-    for i, path in ipairs(paths) do
-      if providers.is(path) and path.name == culprit then
-        checks[i], out = { status = "error", against = checks[i].against, compared = checks[i].compared, reason = err }, true
+    input = race.sums and changed_input(race)
+  end
+  local times, err, culprit = timing.problem(race.problem, some, how)
+  return times, err, culprit, wrong, input
+end
+
+-- Which of some providers changes an input while it is timed: each is timed alone. A set of names, all of them where none does it
+-- alone; nil, err when that cannot be found out.
+local function find_culprits(race, suspects)
+  local names, found = {}, {}
+  for _, provider in ipairs(suspects) do
+    names[provider.name] = true
+    local input
+    if #suspects > 1 then
+      local times, err, culprit, _, changed = time_some(race, { provider })
+      input = changed
+      if not times and not culprit then return nil, err end
+      local ok
+      ok, err = race.problem:renew()
+      if not ok then return nil, err end
+    end
+    if input then found[provider.name] = true end
+  end
+  return next(found) and found or names
+end
+
+-- Put providers out of the race: make(check, path) gives the parity of one of `names`.
+local function put_out(race, names, make)
+  for i, path in ipairs(race.list) do
+    if is_provider(path) and names[path.name] and race.checks[i].status == "pass" then
+      race.checks[i] = make(race.checks[i], path)
+    end
+  end
+end
+
+-- Times of the paths that passed, by name. A provider that fails, turns wrong or changes an input while it is timed is out: its
+-- check says why. Where the others were disturbed they are timed again. nil, err when a path of the library fails, or all is
+-- interrupted.
+local function time_all(race)
+  while true do
+    local passed, suspects = {}, {}
+    for i, path in ipairs(race.list) do
+      if race.checks[i].status == "pass" then
+        passed[#passed + 1] = path
+        if is_provider(path) then suspects[#suspects + 1] = path end
       end
     end
-    if not out then return nil, err end
+    if #passed == 0 then return {} end
+    local times, err, culprit, wrong, input = time_some(race, passed)
+    if input then
+      local ok, names
+      ok, err = race.problem:renew()
+      if ok then names, err = find_culprits(race, suspects) end
+      if not names then return nil, err end
+      put_out(race, names, function(check, path) return blame(check, path.name, input) end)
+    elseif times then
+      put_out(race, wrong, function(check, path)
+        local result = wrong[path.name]
+        result.work, times[path.name] = check.work, nil
+        return result
+      end)
+      return times
+    else
+      local out = {}
+      for _, provider in ipairs(suspects) do out[provider.name] = provider.name == culprit or nil end
+      if not next(out) then return nil, err end
+      put_out(race, out, function(check) return no_pass(check, "error", err) end)
+    end
   end
+end
+
+-- Records of a race that was run, in the order of its list.
+local function records_of(race, times, run)
+  local list, base = {}, times[providers.name_of(race.list[1])]
+  for i, path in ipairs(race.list) do
+    local time = times[providers.name_of(path)]
+    list[i] = records.new {
+      path = path, case = race.problem.case:describe(), call = pick(race.opts, CALL), parity = race.checks[i], time = time,
+      work = race.checks[i].work, verdict = M.verdict(time, base, times.noise, providers.name_of(race.list[1])), run = run,
+    }
+  end
+  return list
 end
 
 --- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
 -- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default:
 -- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
 -- row_invariant, as problem:call takes them; canaries, as parity.check has it; and those of fewhead.timing. Returns an object
--- with .records (one JSONL record a path, in order, with .verdict = { verdict, ratio, lo, hi, against } beside the named
--- fields), .noise, :record(path) and tostring; nil, message where the case does not fit the device or a timed run fails. A
--- refused path is a record whose parity is "invalid" and says why; so is a provider that fails, with "error".
-function M.compare(case, paths, opts)
+-- with .records (fh.record, one a path, in order), .noise, :record(path) and tostring; nil, message where the case does not fit
+-- the device or a timed run fails. A refused path is a record whose parity is "invalid" and says why. A provider that fails to
+-- run is a record with "error"; one that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no
+-- time, and the others stand.
+function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
   end
   opts = args.options("compare", opts, KNOWN)
   local dev = device.check("compare: device", opts.device or device.default())
-  local list, native = M.expand("compare: paths", paths, dev, 2)
+  local expanded, native = M.expand("compare: paths", list, dev, 2)
   local problem, err = case:problem(dev)
   if not problem then return nil, err end
   local run = opts.run or require("fewhead.record.run").header(dev)
 
-  local checks, plan = check_all(problem, list, opts)
-  if not checks then return nil, "compare: interrupted" end
-  local how = pick(opts, TIMING)
-  how.plan, how.group, how.row_invariant = plan, opts.group, opts.row_invariant
-  local times
-  times, err = time_all(problem, list, checks, how)
-  if plan then plan:free() end
+  local race, times = { problem = problem, list = expanded, opts = opts, checks = {} }, nil
+  err = check_all(race)
+  if not err then times, err = time_all(race) end
+  if race.want then race.want.free() end
+  if race.plan then race.plan:free() end
   if not times then return nil, err end
 
-  local self = { case = case, records = {}, native = native, noise = times.noise, device_name = run.device }
-  for _, check in ipairs(checks) do self.sampled = self.sampled or check.sampled end
-  for i, path in ipairs(list) do
-    local time = times[providers.name_of(path)]
-    self.records[i] = M.record(problem, path, checks[i], time, checks[i].work, run)
-    if time then self.l2, self.stop = time.l2, time.stop end
+  local self = { case = case, native = native, noise = times.noise, device_name = run.device }
+  self.records = records_of(race, times, run)
+  for i, record in ipairs(self.records) do
+    self.sampled = self.sampled or race.checks[i].sampled
+    if record.time then self.l2, self.stop = record.time.l2, record.time.stop end
   end
-  add_verdicts(self.records, times)
   return setmetatable(self, Comparison)
 end
 

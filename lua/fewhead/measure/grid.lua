@@ -10,6 +10,7 @@ local args = require "fewhead.base.arguments"
 local device = require "fewhead.device.device"
 local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
+local path_table = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
 
 local new_case = require "fewhead.case.case"
@@ -147,7 +148,7 @@ local function expand(group, seed)
 end
 
 --- The cases of our own table, a list of { group = name, case =, options = what the case was made of, call = { group =,
--- row_invariant =, plan = }, paths = those it is for, nil = padded, gather and packed }.
+-- row_invariant =, plan = }, paths = those it is for, nil = all that "auto" chooses among }.
 function M.own()
   local cases = {}
   for _, group in ipairs(GROUPS) do
@@ -233,8 +234,6 @@ end
 
 -- ---- Running
 
-local PATHS = { "padded", "gather", "packed" }
-
 -- Of one case at most: flops that the padded path multiplies, beyond which the case has fewer rows, and flops of the oracle on a
 -- CPU, beyond which it answers for a sample of rows. About 0.1 s each on two cores.
 local PADDED_FLOPS, REFERENCE_FLOPS = 8e9, 1.5e8
@@ -252,8 +251,9 @@ end
 -- One path of a problem against the oracle's answer, as the entry calls it.
 local function check_path(problem, path, want, call)
   local how, err = { want = want, row_invariant = call.row_invariant }, nil
-  if path == "packed" then how.group = call.group end
-  if path == "packed" and call.plan then how.plan, err = require("fewhead.device.plan").build(problem, { group = call.group }) end
+  local on_plan = not providers.is(path) and path_table.get(path).wants_plan
+  if on_plan then how.group = call.group end
+  if on_plan and call.plan then how.plan, err = require("fewhead.device.plan").build(problem, { group = call.group }) end
   local result = not err and parity.check(problem, path, how)
     or { status = "invalid", path = path, against = "reference", compared = 0, reason = err }
   if how.plan then how.plan:free() end
@@ -290,7 +290,7 @@ end
 -- an entry that is about certain paths.
 local function paths_of(entry, asked, dev, guests)
   local list = {}
-  for _, path in ipairs(entry.paths or PATHS) do
+  for _, path in ipairs(entry.paths or path_table.candidates()) do
     local wanted = not asked and dev:has_path(path, entry.case.h_q)
     for _, name in ipairs(asked or {}) do wanted = wanted or name == path end
     if wanted then list[#list + 1] = path end
@@ -343,8 +343,8 @@ function M.check_oracle(opts)
   return totals
 end
 
---- Check cases. Options: cases (default own() and production()); device (default device.default()); paths, those of padded,
--- gather, packed, auto to run (default: what each case is for and the device has); providers, a list of those that run too; full
+--- Check cases. Options: cases (default own() and production()); device (default device.default()); paths, names
+-- of those to run (default: what each case is for and the device has); providers, a list of those that run too; full
 -- = true: larger samples; on_result = function(entry, case, result, path or provider), called after each check. Returns { passed
 -- =, failed =, invalid =, refused =, sampled =, checks =, cases = }: refused counts cases that a provider does not run, sampled
 -- checks that compared a part of the rows.
@@ -357,6 +357,7 @@ function M.run(opts)
   end
   local dev = device.check("grid.run: device", opts.device or device.default())
   local totals, count = counting(opts.on_result)
+  for i, path in ipairs(opts.paths or {}) do path_table.check(("grid.run: paths[%d]"):format(i), path) end
   for _, entry in ipairs(cases) do
     local paths = paths_of(entry, opts.paths, dev, opts.providers or {})
     if #paths > 0 then

@@ -12,6 +12,7 @@ local bit = require "bit"
 
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
+local paths = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
 
 local ffi = F.ffi
@@ -322,8 +323,6 @@ end
 local TILE_ROWS = 64 -- rows of a packed tile, filled with floor(64 / h_q) queries
 
 local ORACLES = { "reference", "padded" }
-local PATHS = { "auto", "reference", "padded", "gather", "packed" }
-
 -- A path by name, or a provider.
 local function check_path(what, path, names, level)
   if not providers.is(path) then args.enum(what, path, names, level + 1) end
@@ -413,6 +412,19 @@ local function unwritten(outputs)
   end
 end
 
+--- As judge, for outputs that were poison before the run: fails also when anything around the outputs was written, or when a row
+-- that was not compared still holds the poison. Options: tolerance, as judge's; canaries = false: what lies around the outputs is
+-- not looked at.
+function M.judge_whole(problem, outputs, want, opts)
+  opts = args.options("parity.judge_whole", opts, { "tolerance", "canaries" })
+  local result = M.judge(problem, outputs, want, opts.tolerance)
+  local intact, touched = true, nil
+  if opts.canaries ~= false then intact, touched = problem:intact(outputs) end
+  local reason = not intact and touched or want.rows and unwritten(outputs)
+  if reason and result.status == "pass" then result.status, result.reason = "fail", reason end
+  return result
+end
+
 -- Run and compare: a result without path and against.
 local function run_and_compare(problem, path, want, opts)
   local outputs, err = problem:outputs()
@@ -427,12 +439,9 @@ local function run_and_compare(problem, path, want, opts)
       reason = ("%s %s: %s"):format(name, failed and "failed" or "did not run", why),
     }
   end
-  local result = M.judge(problem, outputs, want, opts.tolerance)
-  local intact, touched = true, nil
-  if opts.canaries ~= false then intact, touched = problem:intact(outputs) end
+  local result = M.judge_whole(problem, outputs, want, { tolerance = opts.tolerance, canaries = opts.canaries })
   local other = path ~= "auto" and work.path ~= name and ("asked for %s, %s ran"):format(name, tostring(work.path))
-  local reason = other or not intact and touched or want.rows and unwritten(outputs)
-  if reason and result.status == "pass" then result.status, result.reason = "fail", reason end
+  if other and result.status == "pass" then result.status, result.reason = "fail", other end
   outputs:free()
   result.work = work
   return result
@@ -449,7 +458,7 @@ function M.check(problem, path, opts)
   opts = check_problem("parity.check", problem, opts,
     { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance", "canaries" }, 2)
   if opts.canaries ~= nil then args.boolean("parity.check: canaries", opts.canaries) end
-  check_path("parity.check: path", path, PATHS, 2)
+  check_path("parity.check: path", path, paths.names(), 2)
   limits_of(opts.tolerance, 2)
   local want, err = opts.want
   if not want then want, err = M.expected(problem, { against = opts.against, sample = opts.sample }) end
@@ -465,7 +474,7 @@ end
 -- that stands in padded's place, FlashMLA for one, with its name in the verdict. path may be a provider too.
 function M.three_way(problem, path, opts)
   opts = check_problem("parity.three_way", problem, opts, { "sample", "group", "padded" }, 2)
-  check_path("parity.three_way: path", path, { "auto", "padded", "gather", "packed" }, 2)
+  check_path("parity.three_way: path", path, { "auto", unpack(paths.candidates()) }, 2)
   local base = opts.padded or "padded"
   check_path("parity.three_way: padded", base, { "padded" }, 2)
   local want = M.expected(problem, { sample = opts.sample })
@@ -482,10 +491,5 @@ function M.three_way(problem, path, opts)
   else verdict = between.status == "pass" and "reference is doubtful" or "no two agree" end
   return { padded = padded, native = native, between = between, verdict = verdict }
 end
-
--- ---- The grid
-
---- Run the conformance grid: fh.grid's run.
-function M.grid(opts) return require("fewhead.measure.grid").run(opts) end
 
 return M

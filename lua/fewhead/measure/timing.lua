@@ -9,6 +9,7 @@
 -- nothing about the distribution. One arm runs twice in each pass: how far it differs from itself is the noise floor.
 
 local args = require "fewhead.base.arguments"
+local path_table = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
 local stats = require "fewhead.measure.stats"
 
@@ -249,52 +250,56 @@ local function plan_us(plan, problem, watch)
   return stats.median(samples)
 end
 
-local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, graph = true }
+local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, graph = true, after = true }
 
--- The arms of M.problem, or nil, err, and the arm that is at fault. made collects what is to be freed in the end.
-local function arms_of(problem, paths, call_opts, plan_watch, made)
-  local outputs, err = problem:outputs() -- one set: paths take turns and only times are kept
-  if not outputs then return nil, err end
-  made[#made + 1] = outputs
+-- The plan that a path works on, built anew as long as it takes: the plan, microseconds of one build | nil, err. made collects
+-- what is to be freed in the end.
+local function timed_plan(problem, path, call_opts, watch, made)
+  local plan, us, err = call_opts.plan, nil, nil
+  if not plan then
+    plan, err = require("fewhead.device.plan").build(problem, { group = call_opts.group })
+    made[#made + 1] = plan
+  end
+  if plan then us, err = plan_us(plan, problem, watch) end
+  if not us then return nil, ("%s: plan: %s"):format(path, err) end
+  return plan, us
+end
+
+-- The arms of M.problem and the times of plans by path, or nil, err, and the arm that is at fault.
+local function arms_of(problem, paths, call_opts, plan_watch, made, outputs)
   local function evict()
     outputs.out:evict()
     if problem.device.kind == "cuda" then return end -- there all that lies in the cache has gone now
     for _, tensor in ipairs { problem.q, problem.kv, problem.indices } do tensor:evict() end
   end
-  local arms, build_us = {}, nil
+  local arms, build_us, err = {}, {}, nil
   for i, path in ipairs(paths) do
-    local with = { group = call_opts.group, row_invariant = call_opts.row_invariant }
-    if path == "packed" then
-      with.plan = call_opts.plan
-      if not with.plan then
-        with.plan, err = require("fewhead.device.plan").build(problem, { group = call_opts.group })
-        if not with.plan then return nil, "packed: plan: " .. err end
-        made[#made + 1] = with.plan
-      end
-      build_us, err = plan_us(with.plan, problem, plan_watch)
-      if not build_us then return nil, "packed: plan: " .. err end
+    local name, with = providers.name_of(path), { group = call_opts.group, row_invariant = call_opts.row_invariant }
+    if not providers.is(path) and path_table.get(path).wants_plan then
+      with.plan, build_us[path] = timed_plan(problem, path, call_opts, plan_watch, made)
+      if not with.plan then return nil, build_us[path] end
     end
-    local run, release, graph
+    local run, release, collect, graph
     if call_opts.graph then
       graph, err = problem:graph(path, outputs, call_opts.graph, with)
       made[#made + 1] = graph
       run = graph and function() return graph:launch() end
     else
-      run, release = problem:runner(path, outputs, with)
+      run, release, collect = problem:runner(path, outputs, with)
       if run then made[#made + 1] = { free = release } else err = release end
     end
-    local name = providers.name_of(path)
     if not run then return nil, ("%s: %s"):format(name, err), name end
-    arms[i] = { name = name, run = run, evict = evict }
+    arms[i] = { name = name, run = run, evict = evict, collect = collect }
   end
   return arms, build_us
 end
 
 --- Measure paths of a problem, providers among them: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and
 -- result are those of measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The
--- packed path runs on a plan that is there before, as where layers share an index list: the one given, else one built here; its
--- result carries plan_us, microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of them. nil,
--- message when a run fails, and the name of its arm.
+-- A path that wants a plan runs on one that is there before, as where layers share an index list: the one given, else one built
+-- here; its result carries plan_us, microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of
+-- them. after = function(arms, outputs), called when all is measured and nothing is freed yet: arms = { { name =, run =, collect
+-- = of a provider (problem:runner) }, .. }. nil, message when a run fails, and the name of its arm.
 function M.problem(problem, paths, opts)
   args.table("timing.problem: paths", paths)
   local how, call_opts = {}, {}
@@ -303,6 +308,9 @@ function M.problem(problem, paths, opts)
     side[key] = value
   end
   local set = settings(how, 2)
+  if call_opts.after ~= nil and type(call_opts.after) ~= "function" then
+    error(("timing.problem: after: got %s, wanted a function"):format(args.show(call_opts.after)), 2)
+  end
   if call_opts.graph ~= nil then args.integer("timing.problem: graph", call_opts.graph, 1) end
   if problem.device.kind == "cuda" and not call_opts.graph then set.queue_us = QUEUE_US end
   local plan_watch, err = set.stopwatch
@@ -313,14 +321,18 @@ function M.problem(problem, paths, opts)
     if not plan_watch then return nil, "timing: " .. err end
   end
 
-  local made = {}
+  local outputs
+  outputs, err = problem:outputs() -- one set: paths take turns and only times are kept
+  if not outputs then return nil, "timing: " .. err end
+  local made = { outputs }
   local result, status, culprit
-  local arms, build_us, unprepared = arms_of(problem, paths, call_opts, plan_watch, made)
+  local arms, build_us, unprepared = arms_of(problem, paths, call_opts, plan_watch, made, outputs)
   if arms then
     local slots = slots_of(arms, set, 2)
     result, err, status, culprit = measure(slots, set)
     if status then err = err .. ": " .. select(2, require("fewhead.base.ffi").check(status)) end
-    if result and result.packed then result.packed.plan_us = build_us end
+    for path, us in pairs(result and build_us or {}) do result[path].plan_us = us end
+    if result and call_opts.after then call_opts.after(arms, outputs) end
   else
     err, culprit = "timing: " .. build_us, unprepared
   end

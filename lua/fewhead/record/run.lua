@@ -92,7 +92,7 @@ end
 -- no file can be written to it.
 function M.open_folder(out, header)
   local folder = M.folder(out, header)
-  local writer, err = require("fewhead.report.report").writer(folder .. "/probe")
+  local writer, err = require("fewhead.record.file").writer(folder .. "/probe")
   if not writer then
     return nil, ("--out: got %s, wanted a folder to write to: %s"):format(args.show(folder), err:match(": (.*)$") or err)
   end

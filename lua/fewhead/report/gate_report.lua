@@ -6,8 +6,10 @@
 
 local args = require "fewhead.base.arguments"
 local gate = require "fewhead.decide.gate"
+local paths = require "fewhead.device.path"
 local plot = require "fewhead.report.plot"
-local report = require "fewhead.report.report"
+local file = require "fewhead.record.file"
+local tables = require "fewhead.base.table"
 local score = require "fewhead.decide.score"
 
 local M = {}
@@ -81,6 +83,8 @@ local function head_lines(sweep)
     end
     if #words > 0 then lines[#lines + 1] = "options: " .. table.concat(words, " ") end
   end
+  local kernels = sweep:kernels()
+  if kernels then lines[#lines + 1] = "kernels: " .. kernels end
   if sweep.interrupted then
     lines[#lines + 1] = ("interrupted: %d of %d cells measured"):format(sweep.cells, sweep.planned)
   end
@@ -95,7 +99,7 @@ local function after_measured(sweep)
     if record.time and record.time.plan_us and (not largest or record.case.s_q > largest.case.s_q) then largest = record end
   end
   if largest then
-    local plan = report.time(largest.time.plan_us)
+    local plan = tables.time(largest.time.plan_us)
     lines[2] = ("packed runs on a plan built once an index list, which layers share; not in its times: %s at s_q %d"):format(plan,
       largest.case.s_q)
   end
@@ -145,7 +149,7 @@ function Report:text()
   for _, part in ipairs(self.sections) do
     if part.title then out[#out + 1] = "\n" .. part.title end
     for _, line in ipairs(part.lines or {}) do out[#out + 1] = line end
-    if part.rows then out[#out + 1] = report.table(part.rows, part.columns) end
+    if part.rows then out[#out + 1] = tables.text(part.rows, part.columns) end
     for _, line in ipairs(part.after or {}) do out[#out + 1] = line end
     if part.code then out[#out + 1] = part.code end
   end
@@ -158,7 +162,7 @@ function Report:markdown(picture)
   for _, part in ipairs(self.sections) do
     if part.title then out[#out + 1] = "## " .. part.title .. "\n" end
     if part.lines then out[#out + 1] = "- " .. table.concat(part.lines, "\n- ") .. "\n" end
-    if part.rows then out[#out + 1] = report.markdown(part.rows, part.columns) end
+    if part.rows then out[#out + 1] = tables.markdown(part.rows, part.columns) end
     if part.after then out[#out + 1] = table.concat(part.after, "\n") .. "\n" end
     if part.code then out[#out + 1] = "```\n" .. part.code .. "\n```\n" end
     if part.title == "Measured" and picture then out[#out + 1] = ("![times and speed-up over s_q](%s)\n"):format(picture) end
@@ -166,10 +170,8 @@ function Report:markdown(picture)
   return table.concat(out, "\n")
 end
 
-local PATHS = { "padded", "gather", "packed" }
-
 -- "100 ms" for an axis, where decimals say nothing.
-local function short_time(us) return (report.time(us):gsub("%.0+ ", " ")) end
+local function short_time(us) return (tables.time(us):gsub("%.0+ ", " ")) end
 
 --- The picture: time of each path and speed-up of the native ones over s_q, with spread bars, one dash a case, and the gate; nil
 -- when nothing was measured.
@@ -184,8 +186,9 @@ function Report:svg()
   for c, curve in ipairs(curves) do
     local label = varies.pattern and ", " .. curve.pattern or ""
     if varies.layout then label = ("%s, %s layout"):format(label, curve.layout) end
+    label = label .. curve.label
     local dash = plot.dashes[(c - 1) % #plot.dashes + 1]
-    for p, path in ipairs(PATHS) do
+    for p, path in ipairs(paths.candidates()) do
       local points, speedups = {}, {}
       for _, point in ipairs(curve.points) do
         local record = point[path]
@@ -198,7 +201,8 @@ function Report:svg()
           end
         end
       end
-      local function series(list) return { name = path .. label, colour = plot.colours[p], dash = dash, points = list } end
+      local colour = plot.colours[(p - 1) % #plot.colours + 1]
+      local function series(list) return { name = path .. label, colour = colour, dash = dash, points = list } end
       if #points > 0 then times[#times + 1] = series(points) end
       if #speedups > 0 then ratios[#ratios + 1] = series(speedups) end
     end
@@ -228,10 +232,10 @@ end
 function Report:write(base)
   local svg = self:svg()
   if svg then
-    local ok, err = report.write(base .. ".svg", svg)
+    local ok, err = file.write(base .. ".svg", svg)
     if not ok then return nil, err end
   end
-  return report.write(base .. ".md", self:markdown(svg and base:match("[^/]*$") .. ".svg"))
+  return file.write(base .. ".md", self:markdown(svg and base:match("[^/]*$") .. ".svg"))
 end
 
 return M

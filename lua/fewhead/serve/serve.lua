@@ -12,6 +12,7 @@
 -- changes nothing, and repetitions differ only by the seed of arrivals and of speculative decoding, which both arms
 -- share.
 local args = require "fewhead.base.arguments"
+local tables = require "fewhead.base.table"
 local engines = require "fewhead.serve.engine_preset"
 local gates = require "fewhead.decide.gate"
 local metrics = require "fewhead.serve.metrics"
@@ -228,7 +229,7 @@ local function share(rows)
   return total > 0 and native / total or 0
 end
 
---- Rows and columns for fh.report.table. The column `published` is the published change of total tokens a second, or of
+--- Rows and columns for fh.table.text. The column `published` is the published change of total tokens a second, or of
 -- the mean TTFT where only that was published.
 function Ab:table_rows()
   local rows, given = {}, published.figures[self.workload.name]
@@ -262,11 +263,10 @@ function Ab:table_rows()
 end
 
 function Ab:__tostring()
-  local report = require "fewhead.report.report"
   local lines = { tostring(self.workload), tostring(self.engine),
     ("at most %d tokens a step; %d repetition%s"):format(self.max_num_batched_tokens, self.repetitions,
       self.repetitions == 1 and "" or "s"),
-    "", (report.table(self:table_rows())) }
+    "", (tables.text(self:table_rows())) }
   for _, row in ipairs(self.rows) do
     if row.error then lines[#lines + 1] = ("%s: no result: %s"):format(row.name, row.error) end
   end
