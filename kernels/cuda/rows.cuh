@@ -23,14 +23,14 @@ struct Rows {
   int32_t group;
   int32_t groups;
 
-  /* Groups that are left to this kernel. */
-  FHK_DEV int32_t left() const { return min(max(__ldg(packed_from), 0), groups); }
+  /* Groups that are left to this kernel. A negative number is a large one without its sign. */
+  FHK_DEV int32_t left() const { return min(static_cast<uint32_t>(__ldg(packed_from)), static_cast<uint32_t>(groups)); }
   FHK_DEV int32_t count() const { return order ? left() * group : all; }
   /* In two steps, so that the first, a load, can be made early: the group that number n lies in, and its row. */
   FHK_DEV int32_t look(int32_t n) const { return order ? __ldg(order + left() - 1 - n / group) : 0; }
   FHK_DEV int32_t row(int32_t n, int32_t looked) const {
     if (!order) return all - 1 - n;
-    looked = min(max(looked, 0), groups - 1);
+    looked = min(static_cast<uint32_t>(looked), static_cast<uint32_t>(groups) - 1);
     const int32_t s = (first ? static_cast<int32_t>(__ldg(first + looked)) : looked * group) + n % group;
     const int32_t end = first ? static_cast<int32_t>(__ldg(first + looked + 1)) : all;
     return s >= 0 && s < min(end, all) ? s : -1;

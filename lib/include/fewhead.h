@@ -304,6 +304,9 @@ typedef struct fh_costs fh_costs;
  *   attn_sink[h]     adds exp(sink) to the denominator of out only; -inf adds nothing, +inf makes out 0
  *   a row without a valid key: out 0, lse +inf, max_logits -inf
  * A KV row that holds NaN or Inf reaches only the rows that list it; what those rows hold then is not specified.
+ * Sums are kept in fp32, with weights of up to 2^8 before they are divided by their sum. So finite values give a finite out
+ * if those of kv are below 2^119 / topk (6e35 / topk) and no product of q and kv overflows. Larger ones, near the top of
+ * bf16, may give Inf or NaN.
  *
  * Every path reads q for heads 0 .. h_q - 1 only and writes out for heads 0 .. h_q - 1 only: padding heads of a 64-head buffer are
  * neither read nor written. fp32 accumulation; bf16 results rounded to nearest even.

@@ -49,7 +49,7 @@ struct Packed {
   bool aligned_out;
 
   FHK_DEV int32_t left_out() const {
-    return plan.packed_from ? min(max(__ldg(plan.packed_from), 0), static_cast<int32_t>(plan.groups)) : 0;
+    return plan.packed_from ? min(static_cast<uint32_t>(__ldg(plan.packed_from)), static_cast<uint32_t>(plan.groups)) : 0;
   }
   FHK_DEV int32_t count() const { return tiles - left_out() * splits; }
   /* What follows may begin: it reads no more than what lies before this grid, or waits. Not so combine, where no other kernel is to
@@ -74,14 +74,16 @@ struct Packed {
     return static_cast<int32_t>((entries + static_cast<int64_t>(kBlock) - 1) / kBlock * part / splits);
   }
   FHK_DEV Tile tile(int32_t i, int32_t looked) const {
-    const int32_t group = min(max(looked, 0), static_cast<int32_t>(plan.groups) - 1);
-    const int32_t entries = min(max(__ldg(plan.entries + group), 0), static_cast<int32_t>(plan.capacity));
-    const int64_t first = min(max(__ldg(plan.first + group), int64_t{0}), call.s_q);
-    const int64_t queries = min(max(__ldg(plan.first + group + 1), first), call.s_q) - first;
-    const int32_t rows = static_cast<int32_t>(min(queries, static_cast<int64_t>(plan.group))) * call.h_q;
+    const uint32_t group = min(static_cast<uint32_t>(looked), static_cast<uint32_t>(plan.groups) - 1); /* a negative number is large */
+    const int32_t entries = min(static_cast<uint32_t>(__ldg(plan.entries + group)), static_cast<uint32_t>(plan.capacity));
+    const uint64_t all = static_cast<uint64_t>(call.s_q);
+    const uint64_t first = min(static_cast<uint64_t>(__ldg(plan.first + group)), all);
+    const uint64_t behind = min(static_cast<uint64_t>(__ldg(plan.first + group + 1)), all);
+    const int32_t queries = behind > first ? static_cast<int32_t>(min(behind - first, static_cast<uint64_t>(plan.group))) : 0;
     const int32_t from = kSplit ? first_block(i % splits, entries) * kBlock : 0;
     const int32_t end = kSplit ? min(first_block(i % splits + 1, entries) * kBlock, entries) : entries;
-    return {first, plan.token + group * plan.capacity + from, rows, static_cast<uint32_t>(end - from), i, 0};
+    return {static_cast<int64_t>(first), plan.token + group * plan.capacity + from, queries * call.h_q,
+            static_cast<uint32_t>(end - from), i, 0};
   }
   /* Which of the queries 0..31 (half 0) or 32..63 chose the entry. */
   FHK_DEV uint32_t member(const Tile &tile, uint32_t pos, int half) const {
