@@ -13,13 +13,19 @@ struct PlanCase {
   bool choose;        /* groups are packed where that is cheaper: where neighbours share much */
 };
 
-static void check_plan(const PlanCase &c) {
-  const int64_t stride = c.topk + 1 + (c.s_q % 2 ? 0 : 3 - c.topk % 4); /* for even s_q steps of 16 bytes */
-  const int64_t capacity = c.topk * c.group;
-  std::vector<int32_t> list(c.s_q * stride, 0), length(c.s_q);
+struct PlanInput {
+  int64_t stride;
+  std::vector<int32_t> list, length, offset; /* [s_q, stride], [s_q], [requests + 1] or empty */
+};
+
+static PlanInput make_input(const PlanCase &c) {
+  PlanInput in;
+  in.stride = c.topk + 1 + (c.s_q % 2 ? 0 : 3 - c.topk % 4); /* for even s_q steps of 16 bytes */
+  auto &list = in.list, &length = in.length;
+  list.assign(c.s_q * in.stride, 0), length.resize(c.s_q);
   std::mt19937_64 random(static_cast<uint64_t>(c.s_q + c.topk + c.group));
   for (int64_t s = 0; s < c.s_q; s++) {
-    int32_t *row = list.data() + s * stride;
+    int32_t *row = list.data() + s * in.stride;
     const int64_t pool = c.choose && s / c.group % 2 ? c.topk + c.topk / 4 : c.span; /* every other group shares much */
     const int64_t span = pool ? std::min(pool, c.s_kv) : c.s_kv;
     const int64_t place = c.s_kv > span ? static_cast<int64_t>((s / c.group * 2654435761ull) % (c.s_kv - span)) : 0;
@@ -38,21 +44,37 @@ static void check_plan(const PlanCase &c) {
     const int64_t part = static_cast<int64_t>(random() % (c.topk + 1));
     length[s] = static_cast<int32_t>(s % 3 == 0 ? c.topk + 9 : s % 7 == 0 ? -3 : s % 11 == 0 ? part : c.topk);
   }
-  /* Requests end where the largest offset so far says, inside the chunk; the last one at its end. */
-  std::vector<int32_t> offset(c.requests ? c.requests + 1 : 0);
+  auto &offset = in.offset;
+  offset.resize(c.requests ? c.requests + 1 : 0);
   for (int32_t &at : offset) at = static_cast<int32_t>(static_cast<int64_t>(random() % (c.s_q + 1)));
   std::sort(offset.begin(), offset.end());
   for (size_t r = 0; r < offset.size(); r += 1 + random() % 9)
     offset[r] = static_cast<int32_t>(random() % 4 ? random() % (c.s_q + 1) : random());
+  return in;
+}
+
+/* The first row of each group, and s_q behind them. Requests end where the largest offset so far says, inside the chunk; the last one at
+ * its end. */
+static std::vector<int64_t> first_rows(const PlanCase &c, const PlanInput &in) {
   std::vector<int64_t> first;
   int64_t begin = 0;
   for (int r = 1; r <= std::max(c.requests, 1); r++) {
     int64_t end = c.s_q;
-    if (r < c.requests) end = std::min<int64_t>(std::max<int64_t>(offset[r], begin), c.s_q);
+    if (r < c.requests) end = std::min<int64_t>(std::max<int64_t>(in.offset[r], begin), c.s_q);
     for (; begin < end; begin = std::min(begin + c.group, end)) first.push_back(begin);
   }
   const int64_t most = std::min<int64_t>(std::max(c.requests, 1), c.s_q), groups = most + (c.s_q - most) / c.group;
   first.resize(groups + 1, c.s_q);
+  return first;
+}
+
+static void check_plan(const PlanCase &c) {
+  const int64_t capacity = c.topk * c.group;
+  const PlanInput in = make_input(c);
+  const auto &list = in.list, &length = in.length, &offset = in.offset;
+  const int64_t stride = in.stride;
+  const std::vector<int64_t> first = first_rows(c, in);
+  const int64_t groups = static_cast<int64_t>(first.size()) - 1;
   Device<int32_t> offsets(static_cast<int64_t>(offset.size()) + 1);
   offsets.from(offset);
   Device<int32_t> indices(list.size()), lengths(length.size());
