@@ -1,4 +1,4 @@
-# The only entry: `make` builds, `make sweep` and `make test` do everything on a fresh machine, `make help` lists the rest.
+# The entry to everything: `make` builds, `make sweep` and `make test` set up a fresh machine first, `make help` lists the rest.
 
 BUILD   ?= build
 CC      ?= cc
@@ -11,7 +11,7 @@ CPPFLAGS_ALL := -D_GNU_SOURCE -Ilib -I$(INCLUDE) -Ikernels -I$(BUILD)/gen $(CPPF
 CFLAGS_ALL   := $(WARN) $(OPT) -g -fPIC -fvisibility=hidden -pthread -ffp-contract=off $(CFLAGS)
 LDLIBS_ALL    = $(CUDA_LIBRARIES) -lm -ldl -pthread
 
-# V=1 shows whole commands; without it one short line a file.
+# V=1 shows whole commands. Without it each file is one short line.
 Q       := $(if $(V),,@)
 
 # Of this checkout's own repository alone: an archive that was unpacked inside another one has no commit, and a hook's GIT_DIR is another
@@ -24,7 +24,7 @@ $(info fewhead: commit unknown: this checkout belongs to another user, so git do
 endif
 endif
 
-# CUDA is in where there is an nvcc: in CUDA_HOME/bin, PATH or /usr/local/cuda/bin. CUDA=0 leaves it out, CUDA=1 insists on it.
+# CUDA is built in if there is an nvcc in CUDA_HOME/bin, PATH or /usr/local/cuda/bin. CUDA=0 leaves it out; CUDA=1 fails without nvcc.
 CUDA      ?=
 CUDA_HOME ?=
 NVCCFLAGS ?=
@@ -38,16 +38,16 @@ endif
 endif
 ifneq ($(NVCC),)
 comma := ,
-# The toolkit lies two folders up from the nvcc that a link may lead to.
+# The toolkit lies two folders up from nvcc itself; the nvcc on PATH may be a link.
 CUDA_ROOT      := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_TEXT      := CUDA $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') (sm_80, sm_90a)
 # A kernel's folder has its sources, one file an instantiation, and its cases for the kernels' own program (build/kernels).
 KERNEL_TESTS   := $(wildcard kernels/cuda/test/*.cu kernels/*/*/cases.cu)
 CUDA_SOURCES   := $(filter-out $(KERNEL_TESTS),$(wildcard kernels/cuda/*.cu kernels/*/*/*.cu kernels/*/*/instantiations/*.cu))
 CUDA_INCLUDE   := -isystem $(CUDA_ROOT)/include
-# Linked in, and its names kept in: another copy of the runtime may live in the same process.
+# The CUDA runtime is linked in and its symbols are hidden: the process may have another copy of it.
 CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -l:libcudart_static.a -Wl,--exclude-libs,libcudart_static.a -ldl -lrt
-# No C++ library is linked: the host side of a kernel file throws nothing and has no statics but nvcc's own, which are constants.
+# No C++ library is linked. So the host code of a kernel file throws nothing, and its only statics are nvcc's own constants.
 CUDA_FLAGS     := -std=c++17 -O3 -lineinfo -Werror all-warnings -Ilib -Ilib/include -Ikernels \
                   -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall $(NVCCFLAGS)
 # What runs anywhere is built for sm_80, for sm_90a and as PTX for what comes after; what lies under sm90/ for sm_90a alone.
@@ -67,7 +67,7 @@ SONAME  := libfewhead.so.$(basename $(version))
 # What the library exports, and under which version.
 EXPORTS := lib/fewhead.map
 
-# The plug-in that runs an installed FlashMLA: of its own, so that the library knows nothing of PyTorch.
+# The plug-in that runs an installed FlashMLA. It is a library of its own, so that libfewhead knows nothing of PyTorch.
 FLASHMLA_SOURCES := $(wildcard peers/flashmla/*.c)
 FLASHMLA_OBJECTS := $(FLASHMLA_SOURCES:%.c=$(BUILD)/obj/%.o)
 FLASHMLA         := $(BUILD)/libfewhead_flashmla.so
@@ -79,8 +79,8 @@ amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
 .PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
-# One file after the other would take minutes with CUDA: without a -j of its own, what people type uses every CPU. The build is a make
-# of its own also because there may have been no compiler yet when this one read the file.
+# Builds in a make of its own. It uses every CPU unless the caller gave a -j, since one file after another takes minutes with CUDA. It
+# also reads this file again: setup may have installed the compiler just now.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
 all:
 	$(build_now)
@@ -110,13 +110,13 @@ $(BUILD)/obj/%.o: %.cu
 	$(if $(V),,@echo '  nvcc $<')
 	$(Q)$(NVCC) $(CUDA_FLAGS) $(call cuda_targets,$<) -MMD -MP -c -o $@ $<
 
-# What a binding compares before it trusts a library: the checksum of the declarations it was built from.
+# The checksum of the declarations between the cdef marks. A binding compares it before it trusts a library.
 $(BUILD)/gen/header_checksum.h: lib/include/fewhead.h
 	@mkdir -p $(@D)
 	@sed -n '/^\/\* cdef:begin \*\/$$/,/^\/\* cdef:end \*\/$$/p' $< | sed '1d;$$d' | cksum | \
 	  awk '{ print "#define FH_HEADER_CHECKSUM " $$1 "u" }' > $@
 
-# Rewritten only when what they say has changed, so that only then what shows it is built again.
+# These headers are rewritten only if their text has changed, so that files that include them are not built again for nothing.
 rewrite = @mkdir -p $(@D); printf '$(1)\n' | cmp -s - $@ || printf '$(1)\n' > $@
 $(BUILD)/gen/commit.h: FORCE
 	$(call rewrite,#define FH_COMMIT "$(COMMIT)")
@@ -146,8 +146,8 @@ $(BUILD)/spec/test_abi: spec/c/test_abi.c spec/c/abi_0_2.h spec/c/check.h $(LATE
 	  -Wl,-rpath,'$$ORIGIN/..' -Wl,--enable-new-dtags
 ctest: $(CTESTS)
 	@set -e; for t in $(CTESTS); do echo "== $$t"; $$t; done
-# The same programs, built on their own under both sanitizers; the first error ends the run. An allocation that is too large is a
-# status to test, not an error.
+# The same programs, built apart with both sanitizers. The first error ends the run. A failing allocation is not an error: tests ask for
+# more memory than there is.
 ctest-sanitize:
 	@ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory CUDA=0 BUILD=$(BUILD)/asan OPT=-O1 \
 	  CFLAGS='$(CFLAGS) -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer' ctest
@@ -166,7 +166,7 @@ $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o): $(BUILD)/obj/%.o: %.cu
 	$(if $(V),,@echo '  nvcc $<')
 	$(Q)$(NVCC) -std=c++17 -O1 -Ilib -Ilib/include -Ikernels $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a -MMD -MP -c -o $@ $<
 
-# ---- What people type. Each target sets up what it needs and builds before it runs, so it works on a machine with only git and make.
+# ---- Commands. Each target first installs what it needs and builds, so it works on a machine with only git and make.
 help:
 	@echo 'make            build build/libfewhead.so, with CUDA where there is an nvcc; CUDA=0: without; CUDA_HOME=FOLDER: its nvcc'
 	@echo 'make sweep      where native heads beat padded heads here: table, gate and report files under results/local/'
@@ -176,7 +176,9 @@ help:
 	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
 	@echo 'make bench-gpu  parity of every path on a GPU, then kernels.* and packed.* in results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
 	@echo 'make build/kernels  the kernels alone with their own checks and times, on a machine with a GPU: build/kernels check'
-	@echo 'make lint       luacheck and cppcheck (clang-tidy and shellcheck too where they are installed)'
+	@echo 'make docs       write the tables in README, docs/, results/ and kernels/ anew from the records'
+	@echo 'make lint       all checks of the sources: lint-lua, lint-c, lint-tidy, lint-sh, lint-docs'
+	@echo 'make format     lay out the C and CUDA sources; make lint-format only checks'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'
 	@echo 'make setup      only install what sweep, test, bench and lint need'
@@ -201,7 +203,7 @@ parity:
 	$(build_now)
 	@./fewhead parity $(ARGS)
 
-# The verdict first, then what the machine can do at most and all paths by pattern, heads and instruction set.
+# First the comparison with OpenBLAS, then the machine's limits and all paths by pattern, heads and instruction set.
 bench:
 	@tools/setup.sh bench
 	$(build_now)
@@ -209,7 +211,7 @@ bench:
 	@$(MAKE) --no-print-directory $(BUILD)/bench/peak $(BUILD)/bench/cpu
 	@$(BUILD)/bench/peak
 	@$(BUILD)/bench/cpu results/local/bench_cpu.md
-# Parity first: a wrong answer has no speed.
+# Parity comes first: the speed of a wrong answer means nothing.
 GPU ?= cuda:0
 bench-gpu:
 	@tools/setup.sh run
@@ -227,7 +229,7 @@ repl:
 	$(build_now)
 	@./fewhead repl
 
-# ---- Lint: each tool is a target of its own, so that `make -k lint` runs them all. A compiler warning is an error already.
+# ---- Lint: each tool is a target of its own, so that `make -k lint` runs all of them. Compiler warnings are errors in every build.
 C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/*.c bench/*.c))
 
 LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-exports
@@ -244,7 +246,7 @@ lint-c:
 	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
 	  $(filter -D% -I%,$(CPPFLAGS_ALL)) lib kernels peers
 
-# Each file with the instruction set it is built for; all of them, whatever the first ones have to say.
+# Each file is checked with its own instruction set. A finding does not stop the loop.
 lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h
 	@command -v clang-tidy >/dev/null || { echo 'lint-tidy: not run, clang-tidy is not installed'; exit 0; }; failed=0; \
 	$(foreach f,$(C_FILES),clang-tidy --quiet $(f) -- -std=c11 $(CPPFLAGS_ALL) $(CUDA_INCLUDE) $(call isa_flags,$(f)) || failed=1;) exit $$failed
@@ -262,7 +264,7 @@ lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
 	shellcheck -x fewhead tools/*.sh .ci/run
 
-# The tables in README.md, docs/ and the READMEs below results/ and kernels/ are made from the records in results/.
+# The tables in README.md, docs/ and the READMEs in results/ and kernels/ are made from the records in results/.
 docs:
 	@tools/setup.sh run
 	luajit tools/docs.lua
@@ -270,10 +272,12 @@ lint-docs:
 	@tools/setup.sh run
 	luajit tools/docs.lua --check
 
-# C and CUDA sources as .clang-format lays them out. Versions of clang-format differ in details: this one decides.
+# The layout of C and CUDA sources (.clang-format). Versions of clang-format differ in details, so one version decides.
 CLANG_FORMAT ?= clang-format-14
 FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+# The first command shortens section lines ("/* ---- Name ---- */") to 120 columns: clang-format would break them.
 format:
+	sed -i -E ':a; /^\/\* ---- .*-- \*\/$$/{/^.{121}/{s/- \*\/$$/ *\//; ba}}' $(FORMATTED)
 	$(CLANG_FORMAT) -i $(FORMATTED)
 lint-format:
 	@command -v $(CLANG_FORMAT) >/dev/null || { echo 'lint-format: not run, $(CLANG_FORMAT) is not installed'; exit 0; }; \
@@ -304,7 +308,7 @@ install: install-lua
 	for f in results/*/packed.jsonl; do \
 	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(DATADIR)/fewhead/$$f" || exit 1; done
 
-# What the command and the Lua modules need: all that a package of Lua modules installs.
+# The command, the Lua modules and what they need: a package of Lua modules installs this part alone.
 install-lua: lib
 	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)" $(MODULES:lua/%='$(DESTDIR)$(LUADIR)/%')
 	install -m 755 $(LIBRARY) $(FLASHMLA) "$(DESTDIR)$(LIBDIR)/"

@@ -1,11 +1,11 @@
 /*
- * The CPU kernels timed beside OpenBLAS sgemm, every time with its distance from the oracle in the same run. Prints a report,
- * and writes it to the file named as the only argument.
+ * Times the CPU kernels beside OpenBLAS sgemm. Each time comes with the kernel's distance from the reference in the
+ * same run. Prints a report and writes it to the file that the only argument names.
  *
- * Paths are timed in turn, round after round, so that a disturbance hits them alike; a path's time is its best round, the
- * median stands beside it. The index lists are those of the last s_q rows of an 8192-token prompt: a window of 128 rows and 512
- * picks among the compressed rows (ratio 4) that the row can see, drawn afresh for every row (`csa`) or 90 % kept from row to
- * row (`local`).
+ * Paths are timed in turn, round after round, so that a disturbance hits all of them. The time of a path is its best
+ * round; the median stands beside it. The index lists are those of the last s_q rows of an 8192-token prompt: a window
+ * of 128 rows and 512 picks among the compressed rows (ratio 4) that the row can see, drawn afresh for every row
+ * (`csa`) or 90 % kept from row to row (`local`).
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,8 +23,8 @@
 
 enum { PROMPT = 8192, RATIO = 4, WINDOW = 128, PICKS = 512, POOL = PROMPT / RATIO };
 enum { GEMM = 512, CHECKED_ROWS = 32 };
-/* A case is timed for MIN_ROUNDS, and on until every path has come within CLOSE of its best CLOSE_TIMES, itself included; not
- * longer than MAX_ROUNDS or MAX_MS. */
+/* A case is timed for at least MIN_ROUNDS rounds. It ends when each path has CLOSE_TIMES rounds within a factor
+ * CLOSE of its best round, the best included, or after MAX_ROUNDS rounds or MAX_MS. */
 enum { MIN_ROUNDS = 5, MAX_ROUNDS = 100, CLOSE_TIMES = 3, MAX_MS = 30000 };
 static const double CLOSE = 1.03;
 
@@ -43,7 +43,7 @@ static void *must_alloc(uint64_t bytes) {
   return p;
 }
 
-/* ---- The report: printed as it grows, kept for the file */
+/* ---- The report: each line is printed at once and kept for the file */
 static char *report;
 static size_t report_bytes, report_room;
 
@@ -81,7 +81,8 @@ static void write_report(const char *path) {
   printf("written to %s\n", path);
 }
 
-/* ---- OpenBLAS, loaded at run time: the library is not needed to build, and each kernel choice gets a process of its own */
+/* ---- OpenBLAS, loaded at run time, so that building does not need it. Each choice of its kernels gets a process of
+ * its own. */
 typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                          int ldb, float beta, float *c, int ldc);
 typedef struct blas { double gflops; char core[32]; } blas;
@@ -115,7 +116,8 @@ static blas time_sgemm(int32_t threads) {
   return r;
 }
 
-/* In a child, since OpenBLAS chooses its kernels once, when it is loaded. core NULL: by its own choice. */
+/* Runs in a child process, because OpenBLAS chooses its kernels once, when it is loaded. With core NULL it chooses
+ * itself. */
 static blas sgemm_in_child(const char *core, int32_t threads) {
   blas r = {0, ""};
   int ends[2];
@@ -228,7 +230,7 @@ static float to_float(uint16_t h) {
   return v.f;
 }
 
-/* The oracle on CHECKED_ROWS rows spread over the call. */
+/* The reference on CHECKED_ROWS rows spread over the call. */
 static void run_reference(fh_device *device, const problem *p, int64_t step) {
   fh_call call = p->call;
   int32_t length[CHECKED_ROWS];
@@ -283,7 +285,7 @@ static int by_value(const void *a, const void *b) {
 
 static double now_ms(void) { return (double)fh_time_ns() * 1e-6; }
 
-/* Whether the best of n times was nearly reached again, and so is no accident. */
+/* Returns 1 if other rounds came close to the best of n times, so that the best is no accident. */
 static int settled(const double *ms, int n) {
   int close = 0;
   double best = INFINITY;
@@ -349,7 +351,7 @@ static void time_arms(fh_device *device, problem *p, arm *arms, int count) {
   free(memory[7]);
 }
 
-/* Times the fastest sgemm once more, so that a disturbance while it was first timed does not flatter the kernels. */
+/* Times the fastest sgemm once more: a disturbance in its first timing would flatter the kernels. */
 static void start_table(const char *title, blas *best, const char *core, int32_t threads) {
   static const char *const head =
       "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / this |"
@@ -363,7 +365,7 @@ static void start_table(const char *title, blas *best, const char *core, int32_t
   }
 }
 
-/* The first arm is padded. */
+/* arms[0] is padded. */
 static void show_arms(const char *name, const char *isa, const arm *arms, int count, double sgemm) {
   for (int i = 0; i < count; i++) {
     const arm *a = &arms[i];

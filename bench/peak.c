@@ -1,6 +1,6 @@
 /*
- * What this CPU's multiply-adds and bf16 dot products can do at most: independent chains in registers, one thread. The roof
- * that the CPU kernels are measured against.
+ * The highest rate of this CPU's multiply-adds and bf16 dot products on one thread: independent chains in registers.
+ * The CPU kernels are measured against this rate.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@ enum { STEPS = 20000, TRIES = 30 };
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* 24 instructions that do not wait for each other, STEPS times. */
+/* 24 independent instructions, STEPS times. */
 #define CHAINS(body)                                                                                                          \
   for (int i = 0; i < STEPS; i++)                                                                                             \
     __asm__ volatile(body(0) body(1) body(2) body(3) body(4) body(5) body(6) body(7) body(8) body(9) body(10) body(11)        \

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The attention of `make bench` written with PyTorch on the CPU: a measuring aid, nothing depends on it.
+"""Times the attention of `make bench` in PyTorch on the CPU. Nothing depends on this program.
 
 h_q 8, d 512, topk 640: the last s_q rows of an 8192-token prompt, a window of 128 rows and 512 picks among the 2048 compressed
 rows, drawn afresh for every row (csa). Formulations, each in fp32 and bf16:
@@ -7,7 +7,7 @@ rows, drawn afresh for every row (csa). Formulations, each in fp32 and bf16:
   gather  the listed KV rows of some queries at a time, two batched matrix products around a softmax in fp32
   dense   all KV rows, a mask that adds -inf where a row is not listed, scaled_dot_product_attention
 
-Every time stands beside its distance from the same computation in fp64. Usage: torch_cpu.py [--threads N] [--s-q 2048,64]
+Each time comes with the distance from the same computation in fp64. Usage: torch_cpu.py [--threads N] [--s-q 2048,64]
 """
 import argparse
 import statistics

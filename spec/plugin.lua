@@ -19,7 +19,7 @@ end
 --- The example's source, taken out of the header's comment.
 function M.source()
   local header = helper.read(helper.root .. "lib/include/fewhead_provider.h")
-  local text = assert(header:match("\n %* A whole one.-\n( %*     #include.-\n %*[^\n]*%.run = run};\n)"))
+  local text = assert(header:match("\n %* A complete plug%-in.-\n( %*     #include.-\n %*[^\n]*%.run = run};\n)"))
   return (text:gsub(" %* ? ? ? ? ?([^\n]*)\n", "%1\n"))
 end
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes sure that what a target needs is on this machine: tools/setup.sh run|test|lint|bench|repl ...
+# Makes sure that this machine has what a target needs: tools/setup.sh run|test|lint|bench ...
 #
-# Each need is tested by using it, not by asking a package manager, so anything that provides it will do, and nothing is started
-# when all is there. What is missing is installed with apt-get when that can be done without asking anybody (as root, or with sudo
-# that wants no password); otherwise the exact command is printed. Exit 0: everything is there. Exit 1: something is not.
+# Each need is tested by using it, not by asking a package manager, so it does not matter where it came from. Missing packages are
+# installed with apt-get if nobody has to be asked: as root, or with a sudo that wants no password. Otherwise the exact command is
+# printed. Exit status 0: everything is there. 1: something is missing.
 set -u
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -109,13 +109,13 @@ install() {
 update() { apt update -qq; }
 
 echo "fewhead: installing $packages"
-# Without package lists, or with lists that have grown old, it takes fresh ones.
+# Fresh package lists are fetched if there are none, or if an install with the present ones fails.
 { ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1 && install; } || { update && install; } || {
   echo "fewhead: apt-get could not install: $packages" >&2
   exit 1
 }
 
-# What apt-get calls installed must also be found, or the next step fails with a message that nobody understands.
+# A package may be installed and its program still not found. Then stop here, with a message that names it.
 names=''
 packages=''
 for target in "$@"; do needs_of "$target"; done

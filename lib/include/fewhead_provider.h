@@ -1,8 +1,9 @@
 /*
- * A plug-in: a shared library that brings a kernel of your own into the race, run on the same calls, buffers, parity and timing
- * as the library's own paths. It exports one table, `fewhead_provider`, links nothing of fewhead, and needs this header alone.
+ * A provider is a plug-in: a shared library with a kernel of your own. The kernel runs on the same calls and buffers as
+ * the library's own paths, and with the same parity check and timing. A plug-in exports one table, `fewhead_provider`.
+ * It links nothing of fewhead and needs no other header.
  *
- * A whole one, for the CPU:
+ * A complete plug-in for the CPU:
  *
  *     #include <fewhead_provider.h>
  *     #include <math.h>
@@ -45,16 +46,20 @@
  *     ./fewhead run experiments/peers.lua --provider loops=./loops.so
  *
  * Rules
- *  - The call is fh_call of fewhead.h, checked by the library as for fh_sparse_fwd, with every default filled in: sizes are in
- *    range, pointers there and aligned, strides keep outputs apart, out is bf16. On CUDA its stream is never NULL. path, group,
- *    plan, costs and counters mean nothing here; row_invariant is the caller's wish. Calls with s_q = 0 do not arrive.
- *  - Of q and out heads 0 .. h_q - 1 are there and no others. What is computed, for rows without keys too, stands at fh_call.
- *  - A function that can fail returns FH_OK or an fh_status and, in `text`, one line that says why: what was given, what was
- *    wanted. text has FH_PROVIDER_TEXT bytes and comes empty. No exception leaves a function, and none ends the process.
- *  - On CUDA the device's context is the thread's current one in every function that is given a call, and work goes to
- *    call->stream. The library has waited for nothing: inputs are there in the order of that stream, and so must the outputs be.
- *  - Functions of one state run one at a time.
- *  - A function pointer that may be NULL says so. What stands between the cdef marks LuaJIT's ffi.cdef reads after fewhead.h.
+ *  - The call is an fh_call (fewhead.h). The library has checked it as fh_sparse_fwd does, and has filled in every
+ *    default: sizes are in range, pointers are not NULL and are aligned, outputs do not overlap, out is bf16. On CUDA
+ *    the stream is never NULL. Ignore path, group, plan, costs and counters. row_invariant is 1 if the caller wants
+ *    rows that do not depend on other rows. Calls with s_q = 0 are not passed on.
+ *  - q and out have heads 0 .. h_q - 1 and no others. fh_call says what is computed, for rows without keys too.
+ *  - A function that can fail returns FH_OK, or another fh_status and one line in `text`: what was given and what was
+ *    wanted. text has FH_PROVIDER_TEXT bytes and is empty before the call. No function throws an exception or ends the
+ *    process.
+ *  - On CUDA the device's context is current in every function that gets a call, and work goes to call->stream. The
+ *    library has not waited for anything: the inputs are ready in the order of that stream, and the outputs must be
+ *    ready in that order too.
+ *  - The library calls the functions of one state one at a time.
+ *  - A function pointer may be NULL where its comment says so. LuaJIT's ffi.cdef reads the text between the cdef marks,
+ *    after fewhead.h.
  */
 #ifndef FEWHEAD_PROVIDER_H
 #define FEWHEAD_PROVIDER_H
@@ -71,57 +76,62 @@ extern "C" {
 /* cdef:begin */
 
 enum {
-  FH_PROVIDER_ABI = 2,    /* changes when an older plug-in could no longer be called */
+  FH_PROVIDER_ABI = 2,    /* changes when the library can no longer call older plug-ins */
   FH_PROVIDER_TEXT = 512, /* bytes of every `text` */
   FH_PROVIDER_CPU = 1 << 1, /* bits of `devices`, by fh_device_kind */
   FH_PROVIDER_CUDA = 1 << 2
 };
 
 typedef struct fh_provider_table {
-  uint64_t struct_size; /* sizeof(fh_provider_table). A newer library takes an older, smaller table: fields it lacks are NULL */
+  uint64_t struct_size; /* sizeof(fh_provider_table). A newer library takes a smaller, older table: the missing fields are NULL */
   int32_t abi;          /* FH_PROVIDER_ABI */
   uint32_t call_bytes;  /* sizeof(fh_call) */
   uint32_t info_bytes;  /* sizeof(fh_device_info) */
   uint32_t devices;     /* kinds of device it runs on: FH_PROVIDER_CPU, FH_PROVIDER_CUDA or both */
   const char *name;     /* 1 .. 31 letters, digits, '.', '_', '-', the first one a letter: what records call it */
-  const char *version;  /* of the plug-in, one line, not empty */
+  const char *version;  /* the plug-in's version: one line, not empty */
 
-  /* What lasts as long as the provider. options is the text given to fh_provider_load, "" for none. *state comes NULL and may
-   * stay so. On success text may say what was found ("vllm 0.24.0, torch 2.11.0+cu130"), which goes into records beside the
-   * version. NULL: nothing to open. */
+  /* Make the state that lasts as long as the provider. options is the text given to fh_provider_load, "" if none was
+   * given. *state is NULL before the call and may stay NULL. On success text may say what was found ("vllm 0.24.0,
+   * torch 2.11.0+cu130"); records show it beside the version. open may be NULL. */
   fh_status (*open)(const char *options, void **state, char *text);
 
-  /* Undo open. Every job has been released. May be NULL. */
+  /* Undo open. Every job has been released before. close may be NULL. */
   void (*close)(void *state);
 
-  /* FH_OK when it can run such a call there, else FH_ERR_UNSUPPORTED and the reason. Asked before anything else about a call.
-   * Arrays that must be there may be NULL still; those that need not (topk_length, attn_sink, lse, max_logits) are NULL where the
-   * call has none. NULL: it runs every call on its devices. */
+  /* Returns FH_OK if the plug-in can run this call on this device, else FH_ERR_UNSUPPORTED and the reason. The
+   * library asks this first. q, kv, indices and out may still be NULL; topk_length, attn_sink, lse and max_logits
+   * are NULL if the call has none. If supports is NULL, the plug-in runs every call on its devices. */
   fh_status (*supports)(void *state, const fh_device_info *device, const fh_call *call, char *text);
 
-  /* Bytes of call->workspace that the call needs: memory of the device, aligned to 64 bytes, its contents undefined at first.
-   * Depends on what supports may look at. NULL: none. */
+  /* Returns the bytes of call->workspace that the call needs: memory of the device, aligned to 64 bytes, with
+   * undefined contents. The answer may depend only on what supports may look at. If it is NULL, the plug-in needs no
+   * workspace. */
   uint64_t (*workspace_bytes)(void *state, const fh_device_info *device, const fh_call *call);
 
-  /* What is to be done once for a call and not timed: inputs brought into the shape that the kernel takes, memory of its own. The
-   * call and all it points to stay as they are until release, inputs too. *job comes NULL and may stay so. May be NULL. */
+  /* Do what is done once for a call and not timed: bring inputs into the shape that the kernel takes, allocate
+   * memory. The call and everything it points to, inputs too, stay unchanged until release. *job is NULL before the
+   * call and may stay NULL. prepare may be NULL. */
   fh_status (*prepare)(void *state, const fh_device_info *device, const fh_call *call, void **job, char *text);
 
-  /* Run the call: what is timed, many times over. Leaves results in out, lse and max_logits, or where collect finds them. */
+  /* Run the call. This function is timed and is called many times. It leaves the results in out, lse and max_logits,
+   * or where collect finds them. */
   fh_status (*run)(void *state, void *job, const fh_call *call, char *text);
 
-  /* Bring the results of the last run into out, lse and max_logits; not timed. NULL: they are there. */
+  /* Bring the results of the last run into out, lse and max_logits; not timed. If collect is NULL, run has left them
+   * there. */
   fh_status (*collect)(void *state, void *job, const fh_call *call, char *text);
 
-  /* Undo prepare; the stream has done what it was given. May be NULL. */
+  /* Undo prepare. The stream has finished its work. release may be NULL. */
   void (*release)(void *state, void *job);
 
-  /* FLOPs that a run really multiplies: 2 * (d_qk + d_v) for every key and head it computes, padding included; on CUDA, where the
-   * host does not see the lists, as if every list were full. NULL, or 0: not known. */
+  /* Returns the FLOPs that a run executes: 2 * (d_qk + d_v) for each key and head that it computes, padding
+   * included. On CUDA the host does not see the lists: count every list as full. 0, or a NULL pointer, means not
+   * known. */
   uint64_t (*executed_flops)(void *state, void *job, const fh_call *call);
 } fh_provider_table;
 
-/* The one symbol that a plug-in exports. */
+/* The only symbol that a plug-in exports. */
 extern const fh_provider_table fewhead_provider;
 
 /* cdef:end */

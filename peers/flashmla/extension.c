@@ -1,4 +1,4 @@
-/* What extension.h says: an extension's file searched for its operator, and loaded. */
+/* Searches an extension's file for its operator, and loads the file (extension.h). */
 #include "extension.h"
 
 #include <dlfcn.h>
@@ -13,16 +13,16 @@
 
 #include "elf_file.h"
 
-/* ---- The file ------------------------------------------------------------------------------------------------------------- */
+/* ---- The file ---------------------------------------------------------------------------------------------------- */
 
 typedef struct bytes { const char *at; size_t count; } bytes;
 
-/* The first place where `what` stands, or NULL. */
+/* The first place of `what` in the file, or NULL. */
 static const char *find(bytes file, const char *what, size_t what_bytes) {
   return memmem(file.at, file.count, what, what_bytes);
 }
 
-/* Whether the C string stands in the file as a whole. */
+/* Returns 1 if the file holds the whole C string. */
 static int has_string(bytes file, const char *text) {
   char whole[128] = ""; /* NUL, text, NUL */
   const size_t length = strlen(text);
@@ -30,16 +30,17 @@ static int has_string(bytes file, const char *text) {
   return find(file, whole, length + 2) != NULL;
 }
 
-/* ---- The schema ----------------------------------------------------------------------------------------------------------- */
+/* ---- The schema -------------------------------------------------------------------------------------------------- */
 
-/* Types and names of the arguments, in order: the first FIXED stand in every version. */
+/* Types and names of the arguments, in order. Every version has the first FIXED. */
 enum { FIXED = 5, ARGUMENTS = FIXED + 3 };
 static const struct { const char *type, *name; } WANTED[ARGUMENTS] = {
     {"Tensor", "q"},   {"Tensor", "kv"},          {"Tensor", "indices"},      {"float", "sm_scale"},
     {"int", "d_v"},    {"Tensor?", "attn_sink"},  {"Tensor?", "topk_length"}, {"Tensor?", "out"},
 };
 
-/* `type name` of one argument without its alias mark and default: "Tensor(a!)? out_=None" is "Tensor?" and "out". */
+/* Returns 1 if the text is the argument of this number. Alias marks and defaults do not count: "Tensor(a!)?
+ * out_=None" is "Tensor?" and "out". */
 static int is_argument(const char *at, const char *end, int number) {
   char plain[64] = "";
   size_t length = 0;
@@ -57,7 +58,7 @@ static int is_argument(const char *at, const char *end, int number) {
   return strcmp(plain, wanted) == 0;
 }
 
-/* How many arguments after d_v the schema that stands written there has, or -1 when it is another one. */
+/* Number of arguments after d_v in the written schema, or -1 if the schema is another one. */
 static int32_t read_schema(const char *at, const char *end) {
   int number = 0;
   for (const char *start = at; at < end; at++) {
@@ -77,7 +78,7 @@ static int32_t read_schema(const char *at, const char *end) {
 
 static const char NAME[] = "sparse_prefill_fwd";
 
-/* The type of a function that takes these arguments, as C++ names it: there where PyTorch was left to infer the schema. */
+/* C++'s mangled type of a function with these arguments. The file holds it if PyTorch infers the schema. */
 static const char *const INFERRED[] = {
     "FSt6vectorIN2at6TensorESaIS1_EERKS1_S5_S5_dlE",
     NULL, /* never released */
@@ -85,7 +86,7 @@ static const char *const INFERRED[] = {
     "FSt6vectorIN2at6TensorESaIS1_EERKS1_S5_S5_dlRKSt8optionalIS1_ES9_S9_E",
 };
 
-/* Arguments after d_v, or -1 and a line that says what stands there. */
+/* Number of arguments after d_v, or -1 with one line in text that says what the file holds. */
 static int32_t find_schema(bytes file, const char *path, char *text, size_t text_bytes) {
   const char *end = file.at + file.count;
   const char *written = find(file, "\0sparse_prefill_fwd(", sizeof NAME + 1);
@@ -103,9 +104,9 @@ static int32_t find_schema(bytes file, const char *path, char *text, size_t text
   return -1;
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------------------------------- */
+/* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* Packages by the function that Python starts their module with, and where each registers the operator. */
+/* The known packages: the function with which Python starts their module, and the namespace of their operator. */
 enum { N_MODULES = 2 };
 static const struct { const char *start, *space; } MODULES[N_MODULES] = {
     {"PyInit__flashmla_C", "_flashmla_C"}, /* vLLM */
@@ -152,23 +153,23 @@ int fm_extension_read(const char *path, fm_extension *extension, char *text, siz
   return failed;
 }
 
-/* ---- Loading -------------------------------------------------------------------------------------------------------------- */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
-/* All that extensions want of Python, for a module that nobody imports here. */
+/* The only function of Python that extensions call. Nobody imports their module here. */
 __attribute__((visibility("default"))) void *PyModule_Create2(void *definition, int version);
 void *PyModule_Create2(void *definition, int version) {
   (void)definition, (void)version;
   return NULL;
 }
 
-/* Symbols of this plug-in are found by what is loaded after this, as far as they are exported. */
+/* Lets libraries that are loaded later find the exported symbols of this plug-in. */
 static int export_own_symbols(void) {
   Dl_info self;
   return dladdr(NAME, &self) && dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
 int fm_extension_load(const char *path, const fm_extension *extension, char *text, size_t text_bytes) {
-  static char *loaded[N_MODULES]; /* for good, as what they have registered */
+  static char *loaded[N_MODULES]; /* never unloaded, because their operators stay registered */
   char **mine = &loaded[extension->module], *name = realpath(path, NULL);
   const char *reason = NULL;
   if (!name) {
@@ -178,7 +179,7 @@ int fm_extension_load(const char *path, const fm_extension *extension, char *tex
   } else if (*mine && strcmp(*mine, name) != 0) { /* registering an operator twice ends the process */
     snprintf(text, text_bytes, "%s registered %s in this process already", *mine, extension->operator_name);
   } else {
-    /* RTLD_NOW: what another PyTorch would have had is missed here, with its name, and not in the middle of a call. */
+    /* RTLD_NOW: a symbol that only another PyTorch has is missed here, by name, and not in the middle of a call. */
     if (export_own_symbols() && dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
       if (*mine)
         free(name);

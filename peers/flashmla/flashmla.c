@@ -1,13 +1,13 @@
 /*
- * A plug-in (fewhead_provider.h) that runs the FlashMLA of an installed package on the caller's memory and stream, through the
- * PyTorch that the package belongs to. No Python runs.
+ * A plug-in (fewhead_provider.h) that runs the FlashMLA of an installed package on the caller's memory and stream,
+ * through the PyTorch that the package belongs to. No Python runs.
  *
  * options: lines of KEY=VALUE
  *     extension   the package's library with FlashMLA in it                                     required
  *     torch       the folder with libtorch_cuda.so                                              required
- *     package     what to call it: "vllm 0.24.0"
- *     heads       64 or 128: no fewer than so many, also where FlashMLA has a kernel for fewer
- *     padding     "timed": copying q, lists and results into and out of padded memory is a part of every run
+ *     package     the package's name for records: "vllm 0.24.0"
+ *     heads       64 or 128: the smallest head count to pad to, even if FlashMLA has a kernel for fewer heads
+ *     padding     "timed": every run copies q, lists and results into and out of padded memory
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -25,11 +25,11 @@ fh_status fm_fail(fh_status status, char *text, const char *format, ...) {
   return status;
 }
 
-/* ---- Options -------------------------------------------------------------------------------------------------------------- */
+/* ---- Options ----------------------------------------------------------------------------------------------------- */
 
 typedef struct fm_options { char *extension, *torch, *package, *heads, *padding; } fm_options;
 
-/* Cuts `text` into its values. */
+/* Cuts `text` into the values of its keys. */
 static fh_status read_options(char *text, fm_options *found, char *reason) {
   const struct { const char *key; char **value; } known[] = {{"extension", &found->extension}, {"torch", &found->torch},
       {"package", &found->package}, {"heads", &found->heads}, {"padding", &found->padding}};
@@ -64,7 +64,7 @@ static fh_status choose(const fm_options *given, fm_state *state, char *text) {
   return FH_OK;
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static void describe(const fm_options *given, const fm_state *state, char *text) {
   static const char *const more[] = {"", ", attn_sink", ", attn_sink, topk_length", ", attn_sink, topk_length, out"};
@@ -109,7 +109,7 @@ static fh_status open_state(const char *text_options, void **made, char *text) {
 
 static void close_state(void *made) { free(made); }
 
-/* ---- What it runs --------------------------------------------------------------------------------------------------------- */
+/* ---- What it runs ------------------------------------------------------------------------------------------------ */
 
 int32_t fm_padded_heads(const fm_state *state, const fh_device_info *device, int32_t h_q) {
   static const int32_t counts[] = {8, 16, 32, 64, 128};
@@ -126,7 +126,7 @@ int64_t fm_padded_width(int64_t topk) {
 static fh_status supports(void *opened, const fh_device_info *device, const fh_call *call, char *text) {
   const fm_state *state = opened;
   if (device->kind != FH_DEVICE_CUDA || (device->capability != 90 && device->capability / 10 != 10))
-    return fm_fail(FH_ERR_UNSUPPORTED, text, "needs a CUDA device of capability 9.0 or 10.x, not %s", device->name);
+    return fm_fail(FH_ERR_UNSUPPORTED, text, "device: got %s, wanted a CUDA device of compute capability 9.0 or 10.x", device->name);
   const struct { const char *name; int64_t stride; } strides[] = {
       {"q_stride_s", call->q_stride_s},         {"q_stride_h", call->q_stride_h},     {"kv_stride", call->kv_stride},
       {"indices_stride", call->indices_stride}, {"out_stride_s", call->out_stride_s}, {"out_stride_h", call->out_stride_h},
@@ -152,7 +152,7 @@ static fh_status supports(void *opened, const fh_device_info *device, const fh_c
   return FH_OK;
 }
 
-/* ---- The table ------------------------------------------------------------------------------------------------------------ */
+/* ---- The table --------------------------------------------------------------------------------------------------- */
 
 const fh_provider_table fewhead_provider = {
     FH_PROVIDER_HEAD,

@@ -1,13 +1,14 @@
 /*
- * A call prepared for FlashMLA, and run. What FlashMLA takes and a call need not have, and what is done about it once, before any
- * run:
- *  - 64 or 128 heads (8, 16 and 32 too where it has that kernel). q stays where it is when its buffer has room for as many in
- *    every row; else it is copied to one that has, zeros behind the real heads. attn_sink is -inf there.
- *  - Lists whose width is a multiple of 128: else they are copied to wider ones, -1 behind.
- *  - topk_length in 0 .. topk: else it is copied and clamped.
- *  - Rows that start at multiples of 16 bytes (lists: 32), less than 2^31 elements apart: else what does not is copied.
- * Results come in memory of PyTorch's, without a gap and with the padding heads, and are copied to the caller's when they are
- * collected.
+ * Prepares a call for FlashMLA and runs it. FlashMLA demands more than a call has to offer. Where the call does not
+ * meet a demand, an array is copied once, before any run:
+ *  - 64 or 128 heads (8, 16 and 32 too if the package has that kernel). q is used where it is if its buffer has room
+ *    for that many heads in every row. Else it is copied, with zeros after the real heads. attn_sink gets -inf for the
+ *    padding heads.
+ *  - Lists whose width is a multiple of 128. Else they are copied to wider lists that end with -1.
+ *  - topk_length in 0 .. topk. Else it is copied and clamped.
+ *  - Rows that start at multiples of 16 bytes (lists: 32), less than 2^31 elements apart. Else the array is copied.
+ * Results lie in memory of PyTorch, dense and with the padding heads. collect copies the real heads to the caller's
+ * memory.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -16,27 +17,27 @@
 #include "flashmla.h"
 
 enum {
-  ROW_BYTES = 16, /* alignment of rows that are fetched 16 bytes at a time, or by a tensor map */
-  LIST_BYTES = 32 /* and of lists */
+  ROW_BYTES = 16, /* alignment of rows, which FlashMLA fetches 16 bytes at a time or by a tensor map */
+  LIST_BYTES = 32 /* alignment of lists */
 };
 
 static const double LN_2 = 0.693147180559945309;
 
-enum { OUT, MAX_LOGITS, LSE, RESULTS }; /* as FlashMLA returns them */
+enum { OUT, MAX_LOGITS, LSE, RESULTS }; /* in FlashMLA's order */
 
-/* What is copied into padded memory: `to` is the part of it that is not padding. */
+/* A copy into padded memory: `to` is the part that is not padding. */
 typedef struct fm_pad { fm_tensor to, from; } fm_pad;
 
 typedef struct fm_job {
   fm_state *state;
   fm_place place;
   int32_t h_pad;
-  int64_t width; /* of the lists, padded */
-  fm_tensor q, kv, indices, attn_sink, topk_length, out; /* as FlashMLA takes them; NULL: not given */
+  int64_t width; /* of the padded lists */
+  fm_tensor q, kv, indices, attn_sink, topk_length, out; /* FlashMLA's arguments; NULL if not given */
   fm_pad pads[3]; /* q, indices, attn_sink */
   int n_pads;
   fm_tensor results[RESULTS]; /* of the last run */
-  fm_tensor home[RESULTS];    /* the caller's memory for them; NULL: not wanted */
+  fm_tensor home[RESULTS];    /* the caller's memory for them; NULL if the caller wants none */
 } fm_job;
 
 static void drop_results(fm_job *job) {
@@ -58,15 +59,15 @@ void fm_release(void *opened, void *made) {
   free(made);
 }
 
-/* ---- Inputs --------------------------------------------------------------------------------------------------------------- */
+/* ---- Inputs ------------------------------------------------------------------------------------------------------ */
 
-/* Whether FlashMLA takes rows so far apart, each at a multiple of `bytes`. */
+/* Returns 1 if FlashMLA takes rows with this stride, each at a multiple of `bytes`. */
 static int rows_fit(const void *base, int64_t stride, int64_t element_bytes, int64_t bytes) {
   return stride <= INT32_MAX && (intptr_t)base % bytes == 0 && stride * element_bytes % bytes == 0;
 }
 
-/* Whether the allocation that `base` lies in goes on for so many bytes: reading what the call does not promise to be there must
- * not fault. */
+/* Returns 1 if the allocation that holds `base` has `bytes` bytes from there on. The padding heads of q are read,
+ * and the call does not promise that they exist. */
 static int reaches(const void *base, int64_t bytes) {
   uint64_t start;
   size_t size;
@@ -79,7 +80,7 @@ static int reaches(const void *base, int64_t bytes) {
   return known && (uint64_t)bytes <= start + size - (uintptr_t)base;
 }
 
-/* A dense tensor of its own with `filler` everywhere, into whose first part the caller's array is copied. */
+/* Makes a dense tensor full of `filler`; the caller's array is copied to its first part. */
 static int copy_padded(fm_job *job, const void *data, int32_t dtype, fm_shape given, fm_shape dense, const void *filler,
                        fm_tensor *made) {
   const fm_torch *torch = &job->state->torch;
@@ -91,7 +92,7 @@ static int copy_padded(fm_job *job, const void *data, int32_t dtype, fm_shape gi
          torch->aoti_torch_copy_(pad->to, pad->from, 1);
 }
 
-/* Whether every row of q has room for so many heads, in memory that is there. */
+/* Returns 1 if every row of q has room for that many heads in allocated memory. */
 static int has_room(const fh_call *call, int64_t heads) {
   if (heads == call->h_q) return 1;
   const int64_t last = (call->s_q - 1) * call->q_stride_s + (heads - 1) * call->q_stride_h + call->d_qk;
@@ -131,7 +132,7 @@ static int make_indices(fm_job *job, const fh_call *call) {
   const int32_t dtype = torch->aoti_torch_dtype_int32();
   const fm_shape given = {3, {call->s_q, 1, call->topk}, {call->indices_stride, call->topk, 1}};
   const fm_shape dense = fm_dense(3, call->s_q, 1, job->width);
-  if (call->topk == 0) /* the call's pointer may be anything */
+  if (call->topk == 0) /* the call's pointer may have any value */
     return fm_new(torch, job->place, dtype, dense, &job->indices) || fm_fill(torch, job->indices, dtype, &none);
   if (job->width == call->topk && rows_fit(call->indices, call->indices_stride, 4, LIST_BYTES))
     return fm_view(torch, job->place, call->indices, dtype, given, &job->indices);
@@ -148,7 +149,7 @@ static int make_sink(fm_job *job, const fh_call *call) {
   return copy_padded(job, call->attn_sink, dtype, given, fm_dense(1, job->h_pad, 1, 1), &minus_infinity, &job->attn_sink);
 }
 
-/* Puts each length into 0 .. topk; whether one was not. */
+/* Clamps each length to 0 .. topk; returns 1 if a length changed. */
 static int clamp(int32_t *lengths, int64_t count, int64_t topk) {
   int changed = 0;
   for (int64_t i = 0; i < count; i++) {
@@ -159,7 +160,7 @@ static int clamp(int32_t *lengths, int64_t count, int64_t topk) {
   return changed;
 }
 
-/* FlashMLA trusts the lengths: they are looked at on the host first. */
+/* FlashMLA trusts the lengths, so the host checks them first. */
 static int make_lengths(fm_job *job, const fh_call *call) {
   const fm_torch *torch = &job->state->torch;
   const fm_place host = {torch->aoti_torch_device_type_cpu(), 0};
@@ -179,7 +180,8 @@ static int make_lengths(fm_job *job, const fh_call *call) {
   return failed;
 }
 
-/* Memory for results: FlashMLA's own where it takes none, and the caller's to bring them to. */
+/* Memory for results: FlashMLA allocates it if its operator has no `out`. Also describes the caller's memory as
+ * tensors. */
 static int make_outputs(fm_job *job, const fh_call *call) {
   const fm_torch *torch = &job->state->torch;
   const int32_t bf16 = torch->aoti_torch_dtype_bfloat16(), f32 = torch->aoti_torch_dtype_float32();
@@ -193,16 +195,16 @@ static int make_outputs(fm_job *job, const fh_call *call) {
          (call->max_logits && fm_view(torch, job->place, call->max_logits, f32, max_logits, &job->home[MAX_LOGITS]));
 }
 
-/* ---- Running -------------------------------------------------------------------------------------------------------------- */
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
 
-/* The caller's stream is PyTorch's current one between these two. */
+/* Between enter and leave the caller's stream is PyTorch's current stream. */
 static int enter(const fm_job *job, const fh_call *call, fm_guard *guard) {
   return job->state->torch.aoti_torch_create_cuda_stream_guard(call->stream, job->place.ordinal, guard) != 0;
 }
 
 static void leave(const fm_job *job, fm_guard guard) { job->state->torch.aoti_torch_delete_cuda_stream_guard(guard); }
 
-/* Takes the list's tensors as the results; it must have RESULTS of them. */
+/* Takes the tensors of a list as the results. The list must have RESULTS tensors. */
 static int take_results(fm_job *job, fm_list list) {
   const fm_torch *torch = &job->state->torch;
   size_t count = 0;
@@ -232,7 +234,7 @@ static int call_operator(fm_job *job, float sm_scale) {
   return take_results(job, (fm_list)(uintptr_t)stack[0]);
 }
 
-/* The real heads of one result to the caller's memory. */
+/* Copies the real heads of one result to the caller's memory. */
 static int bring_home(fm_job *job, const fh_call *call, int which) {
   const fm_torch *torch = &job->state->torch;
   const int64_t h_pad = job->h_pad;
@@ -261,11 +263,11 @@ fh_status fm_run(void *opened, void *made, const fh_call *call, char *text) {
   fm_guard guard;
   (void)opened;
   if (enter(job, call, &guard))
-    return fm_fail(FH_ERR_DEVICE, text, "PyTorch refused the stream; its own words are on standard error");
+    return fm_fail(FH_ERR_DEVICE, text, "PyTorch refused the stream; its message is on standard error");
   const int failed = run_once(job, call);
   leave(job, guard);
   if (!failed) return FH_OK;
-  return fm_fail(FH_ERR_DEVICE, text, "%s raised; PyTorch's own words are on standard error",
+  return fm_fail(FH_ERR_DEVICE, text, "%s raised an error; PyTorch's message is on standard error",
                  job->state->extension.operator_name);
 }
 
@@ -279,12 +281,12 @@ fh_status fm_collect(void *opened, void *made, const fh_call *call, char *text) 
     for (int i = 0; i < RESULTS && !failed; i++) failed = bring_home(job, call, i);
     leave(job, guard);
   }
-  return failed ? fm_fail(FH_ERR_DEVICE, text, "PyTorch refused to copy results; its own words are on standard error") : FH_OK;
+  return failed ? fm_fail(FH_ERR_DEVICE, text, "PyTorch refused to copy results; its message is on standard error") : FH_OK;
 }
 
-/* ---- Preparing ------------------------------------------------------------------------------------------------------------ */
+/* ---- Preparing --------------------------------------------------------------------------------------------------- */
 
-/* Whether the results have the sizes that reading them relies on. */
+/* Returns 1 if the results have the sizes that later reads rely on. */
 static int results_fit(const fm_job *job, const fh_call *call) {
   const fm_torch *torch = &job->state->torch;
   const fm_shape heads = fm_dense(2, call->s_q, job->h_pad, 1);
@@ -292,7 +294,8 @@ static int results_fit(const fm_job *job, const fh_call *call) {
          fm_has_sizes(torch, job->results[LSE], heads) && fm_has_sizes(torch, job->results[MAX_LOGITS], heads);
 }
 
-/* One row of zeros over FM_LIST_STEP times the same key of zeros: every logit is 0, and lse is the logarithm of FM_LIST_STEP. */
+/* Makes a call of one row of zeros that lists the same key of zeros FM_LIST_STEP times. Every logit is 0, so lse is
+ * the logarithm of FM_LIST_STEP. */
 static int make_equal_keys(fm_job *probe, int64_t d_qk) {
   const fm_torch *torch = &probe->state->torch;
   const int32_t bf16 = torch->aoti_torch_dtype_bfloat16(), i32 = torch->aoti_torch_dtype_int32();
@@ -307,8 +310,8 @@ static int make_equal_keys(fm_job *probe, int64_t d_qk) {
           fm_new(torch, probe->place, bf16, fm_dense(3, 1, probe->h_pad, FM_D_V), &probe->out));
 }
 
-/* Which base max_logits and lse count to differs between packages and stands in no schema: FlashMLA is asked. *lse is that of
- * equal keys. */
+/* Finds out the base of max_logits and lse: packages differ, and no schema says it. Runs the call of equal keys and
+ * sets *lse to its lse. */
 static int ask_unit(const fm_job *job, int64_t d_qk, float *lse) {
   const fm_torch *torch = &job->state->torch;
   const int32_t f32 = torch->aoti_torch_dtype_float32();
@@ -325,12 +328,12 @@ static int ask_unit(const fm_job *job, int64_t d_qk, float *lse) {
   return failed;
 }
 
-/* Far less than what lies between logarithms, and far more than rounding. */
+/* The tolerance is far below the distance of the two logarithms and far above rounding. */
 static int near(double got, double wanted) { return got > wanted - 0.01 && got < wanted + 0.01; }
 
-/* Inputs, and a first run: what FlashMLA refuses it refuses here, where its words are caught. */
+/* Makes the inputs and runs once: if FlashMLA refuses the call, it does so here, where its message is caught. */
 static fh_status set_up(fm_job *job, const fh_call *call, char *text) {
-  static const double LOG2_KEYS = 7; /* of FM_LIST_STEP */
+  static const double LOG2_KEYS = 7; /* log2(FM_LIST_STEP) */
   float lse = (float)LOG2_KEYS;
   const char *operator_name = job->state->extension.operator_name;
   char raised[FH_PROVIDER_TEXT / 2];

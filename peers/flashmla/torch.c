@@ -1,4 +1,4 @@
-/* PyTorch's libraries loaded, and what torch.h says of them. */
+/* Loads PyTorch's libraries; implements torch.h. */
 #include "torch.h"
 
 #include <dlfcn.h>
@@ -8,12 +8,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The release whose shim this was written for: how values are encoded in a stack goes by it. */
+/* The release whose shim this file was written for. It decides how values are encoded in a stack. */
 static const uint64_t SHIM_VERSION = (uint64_t)2 << 56 | (uint64_t)10 << 48;
 
-/* ---- Loading -------------------------------------------------------------------------------------------------------------- */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
-/* dlopen of folder/name, of which the process keeps one copy for good: PyTorch's registries and threads outlive any use of it. */
+/* Loads folder/name. The process never unloads it: PyTorch's registries and threads outlive every use. */
 static void *open_library(const char *folder, const char *name, char *text, size_t text_bytes) {
   char path[4096];
   if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) {
@@ -25,20 +25,20 @@ static void *open_library(const char *folder, const char *name, char *text, size
   return library;
 }
 
-/* "2.11.0" of a number with a byte for each of major, minor and patch on top. */
+/* Formats a version such as "2.11.0": the top three bytes of `abi` are major, minor and patch. */
 static void format_version(uint64_t abi, char *version, size_t version_bytes) {
   snprintf(version, version_bytes, "%u.%u.%u", (unsigned)(abi >> 56), (unsigned)(abi >> 48 & 255), (unsigned)(abi >> 40 & 255));
 }
 
 int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_bytes) {
-  static char *loaded; /* from here; two libtorch of different folders would share what is asked for by name */
+  static char *loaded; /* the folder; two copies of libtorch in one process would share symbols */
   const char *missing = NULL;
   memset(torch, 0, sizeof *torch);
   if (loaded && strcmp(loaded, folder) != 0) {
     snprintf(text, text_bytes, "torch: got %s, and this process has the PyTorch of %s", folder, loaded);
     return 1;
   }
-  /* libtorch_cuda.so brings all the others but libtorch.so, an empty library that extensions ask for by name. */
+  /* libtorch_cuda.so loads all the others except libtorch.so, an empty library that extensions ask for by name. */
   void *library = open_library(folder, "libtorch_cuda.so", text, text_bytes);
   if (!library || !open_library(folder, "libtorch.so", text, text_bytes)) return 1;
 #define FM_FIND(type, name, arguments)           \
@@ -58,7 +58,7 @@ int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_b
   return 1;
 }
 
-/* ---- Tensors -------------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 fm_shape fm_dense(int64_t rank, int64_t a, int64_t b, int64_t c) {
   fm_shape shape = {rank, {a, b, c}, {1, 1, 1}};
@@ -67,7 +67,7 @@ fm_shape fm_dense(int64_t rank, int64_t a, int64_t b, int64_t c) {
 }
 
 int fm_view(const fm_torch *torch, fm_place place, const void *data, int32_t dtype, fm_shape shape, fm_tensor *made) {
-  union { const void *given; void *taken; } memory = {data}; /* the shim knows no const */
+  union { const void *given; void *taken; } memory = {data}; /* the shim has no const */
   return torch->aoti_torch_create_tensor_from_blob(memory.taken, shape.rank, shape.sizes, shape.strides, 0, dtype, place.device,
                                                    place.ordinal, made) != 0;
 }
@@ -99,7 +99,7 @@ void fm_drop(const fm_torch *torch, fm_tensor *tensor) {
   *tensor = NULL;
 }
 
-/* ---- Operators ------------------------------------------------------------------------------------------------------------ */
+/* ---- Operators --------------------------------------------------------------------------------------------------- */
 
 int fm_argument(const fm_torch *torch, fm_tensor tensor, int optional, fm_value *value) {
   fm_tensor handle;
@@ -138,7 +138,7 @@ int fm_scale(const fm_torch *torch, fm_tensor tensor, float factor) {
   return failed;
 }
 
-/* ---- What PyTorch says ---------------------------------------------------------------------------------------------------- */
+/* ---- Messages of PyTorch ----------------------------------------------------------------------------------------- */
 
 void fm_capture_begin(fm_capture *capture) {
   capture->saved = -1;
@@ -153,16 +153,16 @@ void fm_capture_begin(fm_capture *capture) {
   }
 }
 
-/* Everything in the file to where standard error leads now. */
+/* Copies the whole file to standard error. */
 static void pass_on(int file) {
   char piece[4096];
   ssize_t got;
   lseek(file, 0, SEEK_SET);
   while ((got = read(file, piece, sizeof piece)) > 0)
-    if (write(STDERR_FILENO, piece, (size_t)got) != got) return; /* nobody left to tell */
+    if (write(STDERR_FILENO, piece, (size_t)got) != got) return; /* standard error is gone, so nobody can be told */
 }
 
-/* The line after "Exception in aoti_torch: ", which is how the shim begins. */
+/* Finds the line after "Exception in aoti_torch: ", the shim's first words. */
 static void find_raised(int file, char *raised, size_t raised_bytes) {
   static const char BEGIN[] = "Exception in aoti_torch: ";
   char log[8192]; /* the beginning; below it is a stack trace */

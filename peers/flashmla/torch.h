@@ -1,9 +1,9 @@
 /*
- * PyTorch through its stable C shim: tensors on memory that is there, operators called by name. Its libraries are loaded from the
- * folder where a Python environment keeps them; nothing of PyTorch is needed to build this, and no Python runs.
+ * PyTorch through its stable C shim: tensors on the caller's memory, operators called by name. The libraries are loaded
+ * from the folder of a Python environment. Building needs nothing of PyTorch, and no Python runs.
  *
- * Every function here that returns int returns 0, or 1 when PyTorch raised something: its words are on standard error then, or
- * with who captures it.
+ * A function that returns int returns 0, or 1 if PyTorch raised an error. PyTorch's message is then on standard error,
+ * or in the capture if one is active.
  */
 #ifndef FLASHMLA_TORCH_H
 #define FLASHMLA_TORCH_H
@@ -11,13 +11,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct fm_tensor_object *fm_tensor; /* AtenTensorHandle: a reference, owned by whoever has it */
+typedef struct fm_tensor_object *fm_tensor; /* AtenTensorHandle: an owned reference */
 typedef struct fm_list_object *fm_list;     /* StableListHandle */
 typedef struct fm_guard_object *fm_guard;   /* CUDAStreamGuardHandle */
 typedef uint64_t fm_value;                  /* StableIValue: a handle, a number's bits, or a pointer to an optional value */
 
-/* What is used of torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h, as PyTorch 2.10 and later declare it.
- * An operator takes over the references in its stack; a list's items are references of whoever reads it. */
+/* The functions used, of torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h, as PyTorch 2.10 and
+ * later declare them. An operator takes over the references in its stack. Whoever reads an item of a list owns the
+ * reference. */
 #define FM_SHIM(X)                                                                                                              \
   X(uint64_t, aoti_torch_abi_version, (void))                                                                                   \
   X(int32_t, aoti_torch_device_type_cpu, (void))                                                                                \
@@ -49,14 +50,14 @@ typedef struct fm_torch {
 #define FM_FIELD(type, name, arguments) type(*name) arguments;
   FM_SHIM(FM_FIELD)
 #undef FM_FIELD
-  void *(*operator_new)(size_t); /* of C++: PyTorch deletes the values that optional arguments point to */
+  void *(*operator_new)(size_t); /* of C++, because PyTorch deletes the values that optional arguments point to */
   char version[24];              /* "2.11.0" */
 } fm_torch;
 
-/* Load libtorch from `folder`. 0; else 1 and one line that says what is missing. */
+/* Load libtorch from `folder`. Returns 0, or 1 with one line in text that says what is missing. */
 int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_bytes);
 
-/* ---- Tensors -------------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 enum { FM_MAX_RANK = 3 };
 
@@ -66,55 +67,56 @@ typedef struct fm_shape {
   int64_t strides[FM_MAX_RANK]; /* elements; none is negative */
 } fm_shape;
 
-/* Row after row without a gap; sizes[rank - 1] is contiguous. */
+/* A dense shape: rows without gaps, the last dimension contiguous. */
 fm_shape fm_dense(int64_t rank, int64_t a, int64_t b, int64_t c);
 
-/* Where tensors lie: PyTorch's numbers. */
+/* The device of a tensor, in PyTorch's numbers. */
 typedef struct fm_place {
   int32_t device;
   int32_t ordinal;
 } fm_place;
 
-/* A tensor on the caller's memory; on memory of its own; on part of another's, from its first element on. */
+/* Make a tensor: on the caller's memory; on new memory; on the memory of another tensor, from its first element on. */
 int fm_view(const fm_torch *torch, fm_place place, const void *data, int32_t dtype, fm_shape shape, fm_tensor *made);
 int fm_new(const fm_torch *torch, fm_place place, int32_t dtype, fm_shape shape, fm_tensor *made);
 int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, fm_tensor *made);
 
-/* Set every element of the tensor to the host's *value, which has its dtype. */
+/* Set every element of the tensor to *value, which lies on the host and has the tensor's dtype. */
 int fm_fill(const fm_torch *torch, fm_tensor tensor, int32_t dtype, const void *value);
 
-/* Whether it has this shape's sizes. */
+/* Returns 1 if the tensor has the sizes of this shape. */
 int fm_has_sizes(const fm_torch *torch, fm_tensor tensor, fm_shape shape);
 
-/* Give the reference back and set it to NULL. */
+/* Release the reference and set it to NULL. */
 void fm_drop(const fm_torch *torch, fm_tensor *tensor);
 
-/* ---- Operators ------------------------------------------------------------------------------------------------------------ */
+/* ---- Operators --------------------------------------------------------------------------------------------------- */
 
-/* Another reference to the tensor as an argument; `optional` one may be NULL. */
+/* Make an operator's argument from a new reference to the tensor. An `optional` argument may be NULL. */
 int fm_argument(const fm_torch *torch, fm_tensor tensor, int optional, fm_value *value);
 
 fm_value fm_float(double number);
 
-/* Call "namespace::name" with the stack's values as its arguments; its results come back in their places. The stack may be longer
- * than the operator's list of arguments: what is left over is not looked at, and stays the caller's. */
+/* Call "namespace::name" with the values in the stack as arguments. The results replace them. The stack may be
+ * longer than the operator's list of arguments: the operator does not look at the rest, which stays the caller's. */
 int fm_call(const fm_torch *torch, const char *name, const char *overload, fm_value *stack);
 
 /* Multiply every element by a number, in place. */
 int fm_scale(const fm_torch *torch, fm_tensor tensor, float factor);
 
-/* ---- What PyTorch says ---------------------------------------------------------------------------------------------------- */
+/* ---- Messages of PyTorch ----------------------------------------------------------------------------------------- */
 
-/* The shim writes what was raised to standard error and returns a number. Between these two calls standard error goes to a file,
- * for the whole process, so keep it short. */
+/* On an error the shim writes the message to standard error and returns a number. Between begin and end standard
+ * error goes to a file, for the whole process. Keep that time short. */
 typedef struct fm_capture {
   int file;
-  int saved; /* standard error as it was; -1: nothing is captured */
+  int saved; /* the former standard error; -1 if nothing is captured */
 } fm_capture;
 
 void fm_capture_begin(fm_capture *capture);
 
-/* `raised` NULL: what was written is passed on. Else it gets the first line of what was raised, "" when nothing was found. */
+/* Writes the first line of the error to `raised`, "" if there is none. With `raised` NULL the text goes on to standard
+ * error. */
 void fm_capture_end(fm_capture *capture, char *raised, size_t raised_bytes);
 
 #endif

@@ -455,7 +455,7 @@ describe("FlashMLA", function()
       local status, printed = with_stderr(function() return tonumber(plug.run(state, job, call, text)) end)
       assert.equal(C.FH_ERR_DEVICE, status)
       assert.matches("Exception in aoti_torch: " .. words .. "\n", printed, 1, true)
-      assert.equal("_flashmla_C::sparse_prefill_fwd raised; PyTorch's own words are on standard error", said())
+      assert.equal("_flashmla_C::sparse_prefill_fwd raised an error; PyTorch's message is on standard error", said())
       assert.equal(C.FH_OK, tonumber(plug.run(state, job, call, text)))
       plug.release(state, job)
       plug.close(state)
@@ -475,7 +475,8 @@ describe("FlashMLA", function()
       assert.same({ C.FH_OK, "" }, { reason {} })
       assert.same({ C.FH_OK, "" }, { reason { capability = 100 } })
       for _, change in ipairs { { capability = 80 }, { capability = 120 }, { kind = C.FH_DEVICE_CPU } } do
-        assert.same({ C.FH_ERR_UNSUPPORTED, "needs a CUDA device of capability 9.0 or 10.x, not a device" }, { reason(change) })
+        local wanted = "device: got a device, wanted a CUDA device of compute capability 9.0 or 10.x"
+        assert.same({ C.FH_ERR_UNSUPPORTED, wanted }, { reason(change) })
       end
       call.s_q = 2^25
       assert.same({ C.FH_ERR_UNSUPPORTED, "s_q: got 33554432, wanted at most 33554431: FlashMLA counts rows of 64 heads in " ..

@@ -1,4 +1,4 @@
-/* A plug-in in CUDA, as simple as one can be: a block for each row and head, 128 threads over the columns, key after key. */
+/* A simple plug-in in CUDA: a block for each row and head, 128 threads over the columns, key after key. */
 #include <cuda_bf16.h>
 #include <fewhead_provider.h>
 

@@ -1,6 +1,7 @@
 /*
- * A plug-in with the manners it is asked for, on the arithmetic of the example in fewhead_provider.h (loops.c, which the specs take
- * out of the header). options: "MANNER" or "MANNER FILE"; FILE gets a line for every function that is called.
+ * A plug-in that misbehaves on request. Its arithmetic is the example in fewhead_provider.h, which the specs copy to
+ * loops.c. options: "MANNER" or "MANNER FILE". MANNER names what goes wrong; FILE gets a line for each function that is
+ * called.
  */
 #define fewhead_provider example
 #include "loops.c"
@@ -64,7 +65,7 @@ static fh_status toy_supports(void *state, const fh_device_info *device, const f
   return is(state, "picky") ? toy_picky(state, device, call, text) : FH_OK;
 }
 
-/* "elsewhere": results lie in the workspace until they are collected. */
+/* Manner "elsewhere": results lie in the workspace until collect copies them. */
 static uint64_t toy_workspace_bytes(void *state, const fh_device_info *device, const fh_call *call) {
   (void)device;
   if (is(state, "greedy")) return UINT64_MAX;
