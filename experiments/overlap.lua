@@ -94,21 +94,23 @@ for _, row in ipairs(rows) do
   row.h_q = 64 / row.group
   local choice, us = machine:predict(row, row.h_q, preset.d_qk, opt.shared)
   if choice then
-    row.choice, row.padded, row.gather, row.packed, row.plan = choice, us.padded, us.gather, us.packed, us.plan
-    row.gain = us.padded / (us[choice] + (choice == "packed" and us.plan / opt.shared or 0))
+    for name, time in pairs(us) do row[name] = time end
+    row.choice, row.gain = choice, us.padded / (us[choice] + (fh.path.get(choice).wants_plan and us.plan / opt.shared or 0))
     worst = math.max(worst, machine:error(row.h_q, preset.d_qk, lists.s_q) or 0)
   else missing = us end
 end
 
 print(("%s: %d rows%s, topk %d, %.1f keys a row, KV rows 0 .. %d"):format(opt.indices or "pattern " .. opt.pattern, lists.s_q,
   offsets and (" of %d requests"):format(#offsets - 1) or "", lists.topk, rows[1].keys / lists.s_q, lists.s_kv - 1))
-print(fh.table.text(rows, {
+local columns = {
   { key = "group", title = "rows a group" }, { key = "union", title = "union / one list", format = "%.2f" },
   { key = "dedup", format = "%.2f" }, { key = "h_q", title = "for h_q" },
-  { key = "padded", title = "padded us", format = "%.0f" }, { key = "gather", title = "gather us", format = "%.0f" },
-  { key = "packed", title = "packed us", format = "%.0f" }, { key = "plan", title = "plan us", format = "%.0f" },
-  { key = "choice", align = "left" }, { key = "gain", title = "padded / choice", format = "%.2f" },
-}))
+}
+for _, path in ipairs(fh.path.candidates()) do columns[#columns + 1] = { key = path, title = path .. " us", format = "%.0f" } end
+columns[#columns + 1] = { key = "plan", title = "plan us", format = "%.0f" }
+columns[#columns + 1] = { key = "choice", align = "left" }
+columns[#columns + 1] = { key = "gain", title = "padded / choice", format = "%.2f" }
+print(fh.table.text(rows, columns))
 print("union / one list: KV rows that a group needs, beside those of one row; dedup: rows referenced over distinct rows")
 print(("us: expected on %s%s; the choice pays for %s"):format(tostring(machine),
   worst > 0 and (" (the fits are off by %.0f %% at most, root mean square)"):format(100 * worst) or "",

@@ -39,8 +39,7 @@ return setmetatable(M, {
   -- VERSION, "0.2.0", is that of the header and so of the library, whose load checks that they agree.
   __index = function(self, name)
     if name == "VERSION" then
-      local v = require("fewhead.base.ffi").C.FH_VERSION
-      self.VERSION = ("%d.%d.%d"):format(math.floor(v / 10000), math.floor(v / 100) % 100, v % 100)
+      self.VERSION = require("fewhead.base.ffi").version
       return self.VERSION
     end
     if not M._room[name] then

@@ -176,6 +176,7 @@ describe("layers", function()
       assert.equal(9 * 2 * 8 * 512, record.parity.compared)
       assert.equal(1000, record.time.median_us)
       assert.equal(80, record.work.rows)
+      assert.matches("%w+ %w+", record.kernel)
       assert.is_truthy(json.encode(record))
     end
     local described = result:record("padded").case

@@ -443,6 +443,43 @@ describe("parity.check", function()
   end)
 end)
 
+describe("parity.judge_whole", function()
+  local six_rows = { s_q = 6, pattern = "csa", window = 8, index_topk = 24, prior = 40, layout = "vllm" }
+
+  -- The verdict on gather's outputs after spoil(outputs).
+  local function judged(spoil, sample, options)
+    local p = assert(require("fewhead.case.case")(six_rows):problem(require("fewhead.device.device").default()))
+    local want, outputs = assert(parity.expected(p, { sample = sample })), assert(p:outputs())
+    assert(p:run("gather", outputs))
+    spoil(outputs)
+    local result = parity.judge_whole(p, outputs, want, options)
+    want.free()
+    return result
+  end
+
+  it("passes what is right", function()
+    assert.equal("pass", judged(function() end).status)
+  end)
+
+  it("fails for what was written around the outputs, unless told not to look", function()
+    local function spill(outputs)
+      helper.poke(outputs.out, 0, 0)
+    end
+    assert.same({ "fail", "out: written outside its elements" }, { judged(spill).status, judged(spill).reason:match("^[^,]*") })
+    assert.equal("pass", judged(spill, nil, { canaries = false }).status)
+  end)
+
+  it("fails for rows that were not compared and hold the poison", function()
+    assert.equal("pass", judged(function() end, 1).status)
+    local result = judged(function(outputs)
+      local bytes = outputs.lse.stride[1] * 4
+      for i = 0, 3 do helper.poke(outputs.lse, outputs.lse.offset * 4 + bytes + i, 0xff) end
+    end, 1)
+    assert.equal("fail", result.status)
+    assert.matches("^lse: never written %(or computed from poison%) at row 1, head 0", result.reason)
+  end)
+end)
+
 describe("parity.affordable_rows", function()
   it("is nil where the whole is cheap enough, else the share of rows that is", function()
     local problem = problem_of(small)

@@ -212,6 +212,22 @@ describe("timing.problem", function()
     assert.is_true(t.gather.median_us > 0 and t.gather.p05_us <= t.gather.median_us and t.gather.median_us <= t.gather.p95_us)
   end)
 
+  it("calls after() once, when all is measured and everything still runs", function()
+    local seen = {}
+    local t = assert(timing.problem(assert(case:problem(dev)), { "padded", "gather" }, {
+      stopwatch = stopwatch(), after = function(arms, outputs)
+        assert(outputs:poison())
+        for i, arm in ipairs(arms) do seen[i] = ("%s %d %s"):format(arm.name, arm.run(), tostring(arm.collect)) end
+      end,
+    }))
+    assert.same({ "padded 0 nil", "gather 0 nil" }, seen)
+    assert.is_number(t.gather.median_us)
+    assert.equal("timing.problem: after: got 5, wanted a function", require("spec.helper").refusal(function()
+      local r = timing.problem(assert(case:problem(dev)), { "gather" }, { after = 5 })
+      return r
+    end))
+  end)
+
   it("gives back why a path was refused", function()
     local t, err = timing.problem(assert(case:problem(dev)), { "packed" }, { group = 9 })
     assert.is_nil(t)

@@ -131,6 +131,9 @@ end
 
 -- ---- What the library says ----------------------------------------------------------------------------------------------------
 
+--- The version of the header, "0.2.0", which the library was checked to have.
+M.version = ("%d.%d.%d"):format(math.floor(M.C.FH_VERSION / 10000), math.floor(M.C.FH_VERSION / 100) % 100, M.C.FH_VERSION % 100)
+
 --- true for FH_OK; else nil, the library's message and the status's name ("FH_ERR_SHAPE"). Call it before the next C call.
 function M.check(status)
   if status == 0 then return true end

@@ -221,6 +221,10 @@ end
 -- What a call points to, for as long as the call lives.
 local anchors = setmetatable({}, { __mode = "k" })
 
+-- Paths that fetch the entries of a plan.
+local ON_PLANS = {}
+for _, name in ipairs(paths.planned()) do ON_PLANS[name] = true end
+
 local CALL_OPTIONS = { "plan", "row_invariant", "group" }
 -- Queries of a packed group; the library says which go with the heads.
 local MAX_GROUP = 64
@@ -394,7 +398,7 @@ function Problem:run(path, outputs, options)
   local listed, useful, fetched = rows * self.case.topk, 1, 1
   if self.device.kind == "cuda" and listed > 0 then
     useful = self.valid_keys / listed
-    fetched = work.path == "packed" and options and options.plan and options.plan:stats().entries / listed or useful
+    fetched = ON_PLANS[work.path] and options and options.plan and options.plan:stats().entries / listed or useful
   end
   for key, share in pairs { useful_flops = useful, executed_flops = fetched, bytes = fetched } do
     work[key] = math.floor(tonumber(counters[key]) * share + 0.5)

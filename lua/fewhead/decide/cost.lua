@@ -185,7 +185,8 @@ function M.fit(curve, list)
     self.costs = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") })
     for _, name in ipairs(FITTED) do
       local x = self.fit[name]
-      if x then self.costs[name] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us) end
+      local has_room = ffi.offsetof("fh_costs", name)
+      if x and has_room then self.costs[name] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us) end
     end
   end
   return self
@@ -241,6 +242,15 @@ function Cost:all(s_q)
   return us
 end
 
+-- The first of the paths that are taken(name) and that none of them undercuts.
+local function cheapest(self, s_q, taken)
+  local best
+  for _, path in ipairs(PATHS) do
+    if taken(path) and (not best or at(self, path, s_q) < at(self, best, s_q)) then best = path end
+  end
+  return best
+end
+
 --- What FH_AUTO does with a chunk of s_q >= 1 rows whose lists are like those measured, by the fitted costs and without a plan
 -- at hand: the path that most groups take and its expected microseconds, a plan that it builds included; nil without costs.
 function Cost:auto(s_q)
@@ -257,11 +267,11 @@ function Cost:auto(s_q)
   work.rows, work.keys, work.h_q, work.h_pad, work.d_qk, work.d_v = s_q, keys, case.h_q, case.h_pad, case.d_qk, case.d_v
   work.groups, work.group = group > 1 and math.ceil(s_q / group) or 0, group
   assert(F.check(C.fh_costs_packs(self.costs, work, 0, 0, packs)))
-  local path, plan = at(self, "gather", s_q) < at(self, "padded", s_q) and "gather" or "padded", 0
+  local path, plan = cheapest(self, s_q, function(name) return not ON_GROUPS[name] end), 0
   if packs[0] == 1 then
     local x = self.costs.plan
     plan = x.call_us + x.unit_us * tonumber(work.groups) + x.gflop_us * C.fh_work_gflop(work, F.paths.gather)
-    if at(self, "packed", s_q) < at(self, path, s_q) then path = "packed" end
+    path = cheapest(self, s_q, function(name) return name == path or ON_GROUPS[name] end)
   end
   return path, at(self, path, s_q) + plan
 end

@@ -41,6 +41,9 @@ end
 
 local function gflop(work, path) return C.fh_work_gflop(work, F.paths[path]) end
 
+-- What building a plan reads and compares goes with the keys of all rows, which is what gather multiplies.
+local function plan_gflop(work) return C.fh_work_gflop(work, F.paths.gather) end
+
 -- ---- Evidence ---------------------------------------------------------------------------------------------------------------
 
 -- Points of a record for cost.line, by path.
@@ -58,7 +61,7 @@ local function add(points, record)
     end
   end
   if time.plan_us then
-    table.insert(points.by_name.plan, { us = time.plan_us, units = shared.groups, gflop = gflop(work, "gather") })
+    table.insert(points.by_name.plan, { us = time.plan_us, units = shared.groups, gflop = plan_gflop(work) })
   end
 end
 
@@ -184,10 +187,13 @@ function Machine:predict(work, h_q, d_qk, shared)
   local given, us, choice = work_of(work, h_q, d_qk), ffi.new("double[?]", C.FH_PATHS), ffi.new("int32_t[1]")
   assert(F.check(C.fh_costs_choose(costs, given, 0, choice, us, C.FH_PATHS)))
   local plan = costs.plan
-  local found = { plan = plan.call_us + plan.unit_us * work.groups + plan.gflop_us * gflop(given, "gather") }
-  for _, path in ipairs(PATHS) do found[path] = us[F.paths[path]] end
-  local best = found.gather < found.padded and "gather" or "padded"
-  if found.packed + found.plan / shared < found[best] then best = "packed" end
+  local found = { plan = plan.call_us + plan.unit_us * work.groups + plan.gflop_us * plan_gflop(given) }
+  local best, least
+  for _, path in ipairs(PATHS) do
+    found[path] = us[F.paths[path]]
+    local whole = found[path] + (paths.get(path).wants_plan and found.plan / shared or 0)
+    if not best or whole < least then best, least = path, whole end
+  end
   return best, found
 end
 

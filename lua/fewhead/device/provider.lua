@@ -43,7 +43,7 @@ function M.name_of(path) return M.is(path) and path.name or path end
 --- Who made a path or a provider's kernel, as records have it: the name ("fewhead" for the library's own paths) and its version.
 function M.provider_of(path)
   if M.is(path) then return path.name, path.text end
-  return "fewhead", require("fewhead").VERSION
+  return "fewhead", F.version
 end
 
 --- Load a plug-in. name: what to call it (default: what it calls itself); options: text that the plug-in understands. Returns the

@@ -90,7 +90,8 @@ local GROUPS = {
     },
   },
   {
-    name = "groups", paths = { "packed" }, fixed = { s_q = 41, pattern = "local", window = 16, index_topk = 48, prior = 120 },
+    name = "groups", paths = path_table.planned(),
+    fixed = { s_q = 41, pattern = "local", window = 16, index_topk = 48, prior = 120 },
     cross = {
       { { h_q = 8, group = 1 }, { h_q = 8, group = 2 }, { h_q = 8, group = 3 }, { h_q = 8, group = 7 }, { h_q = 8, group = 8 },
         { h_q = 1, group = 64 }, { h_q = 1, group = 33 }, { h_q = 20, group = 3 }, { h_q = 128, group = 1 } },

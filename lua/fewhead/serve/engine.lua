@@ -13,6 +13,7 @@
 -- the padded kernel's FLOPs over the device's rate and a published ratio for native heads (fh.engine.computed), for
 -- devices that nobody here has.
 local args = require "fewhead.base.arguments"
+local paths = require "fewhead.device.path"
 local presets = require "fewhead.case.preset"
 
 local M = {}
@@ -142,7 +143,8 @@ function M.measured(fitted, options)
   end
   local engine = setmetatable({ name = o.name or curve.device or "measured cells", preset = preset, draft = o.draft,
     rest = rest_of("engine.measured: rest", o.rest, 2), acceptance = o.acceptance, outside_rows = 0, rows = 0,
-    paths = { "padded", "gather", "packed", "auto" } }, Engine)
+    paths = paths.candidates() }, Engine)
+  engine.paths[#engine.paths + 1] = "auto"
   local lowest, highest = cost:range()
   local per_key = 2 * case.h_q * (case.d_qk + case.d_v)
   -- Keys a row of the measured case at s_q: those of the nearest cell.
@@ -169,15 +171,14 @@ function M.measured(fitted, options)
     local found = cache[key]
     if not found then
       local us, taken = path_us(path, s_q)
-      local plan = cost.fit.plan
+      local plan = taken ~= "native" and paths.get(taken).wants_plan and cost.fit.plan
       local groups = math.ceil(s_q / math.max(1, math.floor(64 / preset.h_q)))
       found = { us_a_key = us / (measured_keys(s_q) * s_q), taken = taken,
-        plan_us = taken == "packed" and plan and plan.call_us + plan.unit_us * groups or 0,
-        plan_gflop_us = taken == "packed" and plan and plan.gflop_us or 0 }
+        plan_us = plan and plan.call_us + plan.unit_us * groups, plan_gflop_us = plan and plan.gflop_us }
       cache[key] = found
     end
     local us = found.us_a_key * self:keys(chunk)
-    if found.taken == "packed" then
+    if found.plan_us then
       for _, list in ipairs(preset.lists) do
         us = us + found.plan_us + found.plan_gflop_us * per_key * keys_of(self, chunk, list.ratio) / 1e9
       end
