@@ -76,6 +76,7 @@ local function small(changes)
   local o = {}
   for key, v in pairs(SMALL) do o[key] = v end
   for key, v in pairs(changes or {}) do o[key] = v end
+  if o.pattern == "uniform" then o.window, o.ratio, o.prior = nil, nil, nil end -- which it does not read
   return case(o)
 end
 

@@ -286,8 +286,7 @@ describe("a provider", function()
 
   it("does nothing for a call without rows", function()
     local log = folder .. "rowless"
-    local p, c = mannered("fails " .. log), small { s_q = 0, pattern = "uniform", s_kv = 8, topk = 4, window = false or nil,
-      index_topk = false or nil, prior = false or nil }
+    local p, c = mannered("fails " .. log), case { s_q = 0, pattern = "uniform", s_kv = 8, topk = 4 }
     local problem = assert(c:problem(dev))
     assert(problem:run(p, assert(problem:outputs())))
     assert.equal("open\n", helper.read(log))
