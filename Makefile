@@ -7,7 +7,9 @@ WARN    := -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-con
            -Wvla -Werror
 CFLAGS  ?=
 INCLUDE ?= lib/include
-CPPFLAGS_ALL := -D_GNU_SOURCE -Ilib -I$(INCLUDE) -Ikernels -I$(BUILD)/gen $(CPPFLAGS)
+# What kernels may include of lib/ lies in lib/kernel/ and lib/include/.
+CPPFLAGS_KERNELS := -D_GNU_SOURCE -Ilib/kernel -I$(INCLUDE) -Ikernels -I$(BUILD)/gen $(CPPFLAGS)
+CPPFLAGS_ALL := -Ilib $(CPPFLAGS_KERNELS)
 CFLAGS_ALL   := $(WARN) $(OPT) -g -fPIC -fvisibility=hidden -pthread -ffp-contract=off $(CFLAGS)
 LDLIBS_ALL    = $(CUDA_LIBRARIES) -lm -ldl -pthread
 
@@ -48,7 +50,7 @@ CUDA_INCLUDE   := -isystem $(CUDA_ROOT)/include
 # The CUDA runtime is linked in and its symbols are hidden: the process may have another copy of it.
 CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -l:libcudart_static.a -Wl,--exclude-libs,libcudart_static.a -ldl -lrt
 # No C++ library is linked. So the host code of a kernel file throws nothing, and its only statics are nvcc's own constants.
-CUDA_FLAGS     := -std=c++17 -O3 -lineinfo -Werror all-warnings -Ilib -Ilib/include -Ikernels \
+CUDA_FLAGS     := -std=c++17 -O3 -lineinfo -Werror all-warnings -Ilib/kernel -Ilib/include -Ikernels \
                   -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall $(NVCCFLAGS)
 # What runs anywhere is built for sm_80, for sm_90a and as PTX for what comes after; what lies under sm90/ for sm_90a alone.
 cuda_targets = $(if $(filter kernels/sm90/%,$(1)),,-gencode arch=compute_80$(comma)code=[sm_80$(comma)compute_80]) \
@@ -103,6 +105,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h $(B
 	$(if $(V),,@echo '  cc  $<')
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
 
+$(BUILD)/obj/kernels/%.o: CPPFLAGS_ALL := $(CPPFLAGS_KERNELS)
 $(BUILD)/obj/lib/cuda_%.o: CPPFLAGS_ALL += $(CUDA_INCLUDE)
 
 $(BUILD)/obj/%.o: %.cu
@@ -164,7 +167,7 @@ $(BUILD)/kernels: $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BU
 $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o): $(BUILD)/obj/%.o: %.cu
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  nvcc $<')
-	$(Q)$(NVCC) -std=c++17 -O1 -Ilib -Ilib/include -Ikernels $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a -MMD -MP -c -o $@ $<
+	$(Q)$(NVCC) -std=c++17 -O1 -Ilib/kernel -Ilib/include -Ikernels $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a -MMD -MP -c -o $@ $<
 
 # ---- Commands. Each target first installs what it needs and builds, so it works on a machine with only git and make.
 help:

@@ -6,6 +6,7 @@
 
 #include "groups.h"
 #include "internal.h"
+#include "memory.h"
 
 /* Limits that keep every size computed from a call inside 64 bits: no workspace takes more than 2^22 bytes a row and 2^6 bytes
  * for a row's list entry. Both are far beyond any memory. */
@@ -92,62 +93,16 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
   return check_choices(call);
 }
 
-static fh_status check_offered(const fh_device *device, const fh_call *call) {
-  char why[FH_WHY];
-  if (device->back_end->offers(device, call->path, call->h_q, why)) return FH_OK;
-  return fh_fail(FH_ERR_UNSUPPORTED, "path %s on %s: %s; use gather or padded", fh_path_name(call->path),
-                 device->back_end->called, why);
-}
-
-static int64_t groups_of(const fh_call *call) {
-  return fh_groups_most(call->s_q, call->requests, call->group);
-}
-
-/* Entries of a group are counted in 32 bits. */
-static int plan_fits(const fh_call *call) {
-  return call->group * call->topk <= INT32_MAX;
-}
-
-fh_status fh_check_plannable(const fh_call *call) {
-  if (plan_fits(call)) return FH_OK;
-  return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk, (int)call->group,
-                 INT32_MAX);
-}
-
-/* The plan that the caller gave, if any: was it built for a call like this one? */
-static fh_status check_plan(const fh_device *device, fh_checked *checked) {
-  fh_call *call = &checked->call;
-  fh_plan *plan = &checked->plan;
-  fh_status status = check_offered(device, call);
-  if (!status && fh_path_of(call->path)->wants_plan) status = fh_check_plannable(call);
-  if (status || !call->plan) return status;
-  status = fh_struct_in("fh_plan", call->plan, FH_PLAN_LEAST, plan, sizeof *plan);
-  if (status) return status;
-  call->plan = plan;
-  const struct { const char *name; int64_t got, wanted; } fields[] = {
-      {"s_q", plan->s_q, call->s_q},
-      {"group", plan->group, call->group},
-      {"requests", plan->requests, call->requests},
-      {"groups", plan->groups, groups_of(call)},
-      {"s_kv", plan->s_kv, call->s_kv},
-      {"capacity", plan->capacity, call->group * call->topk},
-  };
-  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-    if (fields[i].got != fields[i].wanted)
-      return fh_fail(FH_ERR_SHAPE, "plan.%s: got %" PRId64 ", wanted the call's %" PRId64, fields[i].name, fields[i].got,
-                     fields[i].wanted);
-  return FH_OK;
-}
-
 fh_status fh_take_costs(const fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
   if (!call->costs && call->path != FH_AUTO) return FH_OK;
   if (call->costs) {
     const fh_status status = fh_costs_in(call->costs, &checked->costs);
     if (status) return status;
+    checked->costs_from = "given by the caller";
   } else {
     checked->costs = (fh_costs){.struct_size = sizeof checked->costs};
-    device->back_end->costs(device, call, &checked->costs);
+    checked->costs_from = device->back_end->costs(device, call, &checked->costs);
   }
   call->costs = &checked->costs;
   return FH_OK;
@@ -266,7 +221,7 @@ static fh_status check(const fh_device *device, const fh_call *given, fh_checked
   fh_call *call = &checked->call;
   fh_counters counters;
   fh_status status;
-  if ((status = fh_check_sizes(device, given, checked)) || (status = check_plan(device, checked))) return status;
+  if ((status = fh_check_sizes(device, given, checked)) || (status = fh_check_plan(device, checked))) return status;
   if ((status = fh_check_stream(device, call->stream))) return status;
   if (call->counters) {
     status = fh_struct_in("fh_counters", call->counters, COUNTERS_LEAST, &counters, sizeof counters);
@@ -287,63 +242,40 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
 
 /* ---- Workspace ------------------------------------------------------------------------------------------------------------ */
 
-/* Whether FH_AUTO may pack: with one query a group there is nothing to share. */
-static int may_pack(const fh_device *device, const fh_call *call) {
-  char why[FH_WHY];
-  return !call->row_invariant && call->group > 1 && plan_fits(call) &&
-         device->back_end->offers(device, FH_PACKED, call->h_q, why);
-}
-
-/* What a call with path FH_AUTO amounts to, but for what its lists share. */
-static fh_work work_of(const fh_device *device, const fh_call *call) {
-  return (fh_work){.struct_size = sizeof(fh_work), .rows = call->s_q, .keys = device->back_end->count_keys(device, call),
-                   .groups = may_pack(device, call) ? groups_of(call) : 0, .h_q = call->h_q, .h_pad = call->h_pad,
-                   .group = call->group, .d_qk = call->d_qk, .d_v = call->d_v};
-}
-
-/* Whether FH_AUTO leaves the choice to a plan, by the costs that have been taken. */
-static int packs(const fh_call *call, const fh_work *work) {
-  int32_t answer = 0;
-  return !fh_costs_packs(call->costs, work, call->row_invariant, call->plan != NULL, &answer) && answer;
-}
-
-static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {
-  const uint64_t bytes = device->back_end->plan_bytes(device, call);
-  return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
-}
-
-static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t path, const fh_plan *plan) {
+static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t path) {
   fh_call one = *call;
   one.path = path;
-  one.plan = plan;
   return device->back_end->workspace_bytes(device, &one);
 }
 
-/* FH_AUTO builds its plan at the start of the workspace; the path it then takes has the rest. */
+/* Whether a call with path FH_AUTO may come to work on a plan. A device that sees the lists decides by them, when the call runs. */
+static int may_plan(const fh_device *device, const fh_call *call) {
+  char why[FH_WHY];
+  fh_work work;
+  fh_weighed weighed;
+  if (!fh_may_pack(device, call, why)) return 0;
+  return device->back_end->sees_lists || (!fh_weigh_call(device, call, &work, &weighed) && weighed.packs);
+}
+
+/* The plan of a call that brings none lies at the start; the path has the rest, for FH_AUTO the largest share of any path it may
+ * take. */
 static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
-  if (call->path != FH_AUTO) return path_bytes(device, call, call->path, call->plan);
-  const uint64_t padded = path_bytes(device, call, FH_PADDED, NULL), gather = path_bytes(device, call, FH_GATHER, NULL);
-  uint64_t rest = padded > gather ? padded : gather, plan = 0;
-  int plannable = may_pack(device, call);
-  if (plannable && !device->back_end->sees_lists) {
-    const fh_work work = work_of(device, call);
-    plannable = packs(call, &work);
+  const int automatic = call->path == FH_AUTO;
+  const int planned = automatic ? may_plan(device, call) : fh_path_of(call->path)->wants_plan;
+  uint64_t rest = automatic ? 0 : path_bytes(device, call, call->path);
+  for (int32_t path = 0; automatic && path < FH_PATHS; path++) {
+    const fh_path_info *info = fh_path_of(path);
+    const uint64_t bytes = info->candidate && (planned || !info->wants_plan) ? path_bytes(device, call, path) : 0;
+    if (bytes > rest) rest = bytes;
   }
-  if (plannable) {
-    const fh_plan later = {.struct_size = sizeof later, .s_q = call->s_q, .group = call->group, .groups = groups_of(call),
-                           .capacity = call->group * call->topk, .requests = call->requests};
-    const uint64_t packed = path_bytes(device, call, FH_PACKED, call->plan ? call->plan : &later);
-    if (packed > rest) rest = packed;
-    if (!call->plan) plan = plan_bytes(device, call);
-  }
-  return plan + rest;
+  return fhk_add(planned && !call->plan ? fh_own_plan_bytes(device, call) : 0, rest);
 }
 
 fh_status fh_workspace_bytes(fh_device *device, const fh_call *given, uint64_t *bytes) {
   fh_checked checked;
   fh_status status;
   if (!bytes) return fh_fail_null("bytes");
-  if ((status = fh_check_sizes(device, given, &checked)) || (status = check_plan(device, &checked)) ||
+  if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plan(device, &checked)) ||
       (status = fh_take_costs(device, &checked)))
     return status;
   *bytes = workspace_bytes(device, &checked.call);
@@ -372,35 +304,38 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
 
 /* ---- The run -------------------------------------------------------------------------------------------------------------- */
 
-/* The plan of a call that brings none, at the start of its workspace, the rest of which is left to the path. */
-static fh_status build_own_plan(fh_device *device, fh_checked *checked) {
-  fh_call *call = &checked->call;
-  const uint64_t bytes = plan_bytes(device, call);
-  checked->plan = (fh_plan){.struct_size = sizeof checked->plan};
-  const fh_status status = device->back_end->plan_build(device, call, call->workspace, &checked->plan);
-  if (status) return status;
-  call->plan = &checked->plan;
-  call->workspace = (unsigned char *)call->workspace + bytes;
-  call->workspace_bytes -= bytes;
-  return FH_OK;
-}
-
 /* Replaces FH_AUTO by one path for the whole call, or leaves it there with a plan that parts the groups and *rows, the path of those
  * that it does not pack. */
 static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   fh_call *call = &checked->call;
-  fh_work work = work_of(device, call);
-  fh_status status;
-  if (!packs(call, &work)) {
-    work.groups = 0;
-    return fh_costs_choose(call->costs, &work, call->row_invariant, &call->path, NULL, 0);
+  fh_work work;
+  fh_weighed weighed;
+  fh_status status = fh_weigh_call(device, call, &work, &weighed);
+  if (status) return status;
+  if (!weighed.packs) {
+    call->path = weighed.row_path;
+    return FH_OK;
   }
-  if (!call->plan && (status = build_own_plan(device, checked))) return status;
+  if (!call->plan && (status = fh_build_own_plan(device, checked))) return status;
   *rows = fh_rows_path(call, call->costs);
   if (!device->back_end->sees_lists) return FH_OK;
   if (*call->plan->packed_from == 0) call->path = FH_PACKED;
   if (*call->plan->packed_from == call->plan->groups) call->path = *rows;
   return FH_OK;
+}
+
+/* Bytes of lists and lengths that the plan of this call was built from, as far as the host knows them. */
+static uint64_t list_bytes(const fh_device *device, const fh_call *call) {
+  uint64_t keys = (uint64_t)call->s_q * (uint64_t)call->topk;
+  const uint64_t lengths = call->topk_length ? (uint64_t)call->s_q : 0;
+  if (lengths && device->back_end->sees_lists) {
+    keys = 0;
+    for (int64_t s = 0; s < call->s_q; s++) {
+      const int64_t length = call->topk_length[s];
+      keys += (uint64_t)(length < 0 ? 0 : length > call->topk ? call->topk : length);
+    }
+  }
+  return (keys + lengths) * sizeof *call->indices;
 }
 
 /* What a run counted, added to the caller's struct, as far as that goes. */
@@ -434,12 +369,14 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   fh_status status = check(device, given, &checked, &counters_bytes, &all);
   if (status || call->s_q == 0) return status;
   if ((status = check_workspace(call, workspace_bytes(device, call), &all))) return status;
-  const int asked_auto = call->path == FH_AUTO;
+  const int asked_auto = call->path == FH_AUTO, brings_plan = call->plan != NULL;
   if (asked_auto && (status = choose(device, &checked, &rows))) return status;
+  if (fh_path_of(call->path)->wants_plan && !call->plan && (status = fh_build_own_plan(device, &checked))) return status;
   fh_counters *counters = call->counters;
   call->counters = NULL;
   status = call->path == FH_AUTO ? device->back_end->run_parts(device, call, rows, &ran) : device->back_end->run(device, call, &ran);
   if (status || !counters) return status;
+  if (call->plan && !brings_plan) ran.bytes += list_bytes(device, call);
   for (int path = 0; path < FH_PATHS; path++) ran.calls[path] = ran.rows[path] > 0;
   ran.calls[FH_AUTO] = asked_auto;
   return add_counters(counters, &ran);

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "cost.h"
 #include "internal.h"
 
 /* What FH_AUTO may lose to padded on lists that share nothing: a difference that is within the noise of most machines. */
@@ -48,21 +49,16 @@ static fh_status read_work(const fh_work *given, fh_work *work) {
 }
 
 static double gflop(const fh_work *work, int32_t path) {
-  const double pair = 2.0 * ((double)work->d_qk + (double)work->d_v) * 1e-9; /* of one head and one key */
   const fh_path_info *info = fh_path_of(path);
   if (!info || (!info->native && !info->candidate)) return 0;
   const double heads = info->native ? work->h_q : work->h_pad;
-  if (!info->shares_tile) return pair * heads * (double)work->keys;
-  return work->groups ? pair * heads * work->group * (double)work->entries : 0;
+  const double keys = info->shares_tile ? (work->groups ? work->group * (double)work->entries : 0) : (double)work->keys;
+  return fh_gflop(work->d_qk, work->d_v, heads * keys);
 }
 
 double fh_work_gflop(const fh_work *given, int32_t path) {
   fh_work work;
   return read_work(given, &work) ? 0 : gflop(&work, path);
-}
-
-static double microseconds(const fh_path_cost *cost, int64_t units, double work_gflop) {
-  return cost->call_us + cost->unit_us * (double)units + cost->gflop_us * work_gflop;
 }
 
 /* The cost of a candidate. */
@@ -92,7 +88,7 @@ static int32_t compare(const question *asked, int32_t row_invariant, double *cos
     const fh_path_info *info = fh_path_of(p);
     const int offered = info->candidate && !(info->shares_tile && (!work->groups || row_invariant));
     const int64_t units = info->shares_tile ? work->groups : work->rows;
-    cost_us[p] = offered ? microseconds(cost_of(&asked->costs, p), units, gflop(work, p)) : INFINITY;
+    cost_us[p] = offered ? fh_cost_us(cost_of(&asked->costs, p), (double)units, gflop(work, p)) : INFINITY;
   }
   for (int32_t p = 0; p < FH_PATHS; p++)
     if (cost_us[p] < cost_us[best]) best = p;
@@ -113,27 +109,38 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
   return FH_OK;
 }
 
-fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs) {
+fh_status fh_weigh(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, fh_weighed *weighed) {
   question asked;
   fh_work *w = &asked.work;
-  double us[FH_PATHS];
-  if (!packs) return fh_fail_null("packs");
+  double *us = weighed->us;
   const fh_status status = read_question(costs, work, row_invariant, &asked);
   if (status) return status;
   if (planned != 0 && planned != 1) return fh_fail(FH_ERR_ARGUMENT, "planned: got %d, wanted 0 or 1", (int)planned);
   w->entries = w->groups ? w->keys / w->group + (w->keys % w->group != 0) : 0;
   compare(&asked, row_invariant, us);
-  const int32_t row_path = us[FH_GATHER] < us[FH_PADDED] ? FH_GATHER : FH_PADDED;
-  const double rows = us[row_path], start = cost_of(&asked.costs, row_path)->call_us;
-  const double plan = planned ? 0 : microseconds(&asked.costs.plan, w->groups, gflop(w, FH_GATHER));
-  const double saved = rows - us[FH_PACKED] - plan, in_vain = plan * PLAN_IN_VAIN;
-  *packs = saved > 0 && saved >= (planned ? start : in_vain) && (planned || rows + in_vain <= us[FH_PADDED] * (1 + AUTO_MARGIN));
+  weighed->row_path = fh_cheaper_rows(us[FH_PADDED], us[FH_GATHER]);
+  const double rows = us[weighed->row_path];
+  weighed->plan_us = planned ? 0 : fh_cost_us(&asked.costs.plan, (double)w->groups, gflop(w, FH_GATHER));
+  const double in_vain = weighed->plan_us * PLAN_IN_VAIN;
+  weighed->saves_us = rows - us[FH_PACKED] - weighed->plan_us;
+  weighed->wanted_us = planned ? cost_of(&asked.costs, weighed->row_path)->call_us : in_vain;
+  weighed->risk_us = planned ? 0 : rows + in_vain;
+  weighed->most_us = us[FH_PADDED] * (1 + AUTO_MARGIN);
+  weighed->packs = weighed->saves_us > 0 && weighed->saves_us >= weighed->wanted_us && weighed->risk_us <= weighed->most_us;
   return FH_OK;
+}
+
+fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs) {
+  fh_weighed weighed = {0};
+  if (!packs) return fh_fail_null("packs");
+  const fh_status status = fh_weigh(costs, work, row_invariant, planned, &weighed);
+  if (!status) *packs = weighed.packs;
+  return status;
 }
 
 fh_status fh_costs_default(const fh_device *device, fh_costs *costs) {
   if (!device) return fh_fail_null("device");
   fh_costs own = {.struct_size = sizeof own};
-  device->back_end->costs(device, NULL, &own);
+  (void)device->back_end->costs(device, NULL, &own);
   return fh_struct_out("fh_costs", costs, COSTS_LEAST, &own, sizeof own);
 }

@@ -45,13 +45,12 @@ static void count_packed(const fhk_kernel *k, const fh_call *call, fh_counters *
   const uint64_t whole = (uint64_t)call->s_q / group, rest = (uint64_t)call->s_q % group;
   const uint64_t blocks = whole * ((group * topk + tile - 1) / tile) + (rest * topk + tile - 1) / tile;
   const uint64_t pair = 2 * ((uint64_t)call->d_qk + (uint64_t)call->d_v), keys = (uint64_t)call->s_q * topk;
-  const uint64_t list = call->plan ? 0 : topk * 4 + (call->topk_length ? 4 : 0);
   counters->rows[FH_PACKED] += (uint64_t)call->s_q;
   counters->useful_flops += pair * (uint64_t)call->h_q * keys;
   counters->executed_flops += pair * (uint64_t)k->block * blocks * tile;
   counters->bytes += keys * ((uint64_t)call->d_qk * 2 + sizeof *call->plan->token + sizeof *call->plan->member) +
                      (whole + (rest != 0)) * (sizeof *call->plan->order + sizeof *call->plan->entries) +
-                     (uint64_t)call->s_q * (row_bytes(call) + list);
+                     (uint64_t)call->s_q * row_bytes(call);
 }
 
 static void count_rows(const fhk_kernel *k, const fh_call *call, fh_counters *counters) {

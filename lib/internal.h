@@ -2,6 +2,7 @@
 #ifndef FEWHEAD_INTERNAL_H
 #define FEWHEAD_INTERNAL_H
 
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -16,6 +17,9 @@ fh_status fh_fail(fh_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
+
+/* vsnprintf with a decimal point, whatever locale the program has chosen. */
+void fh_format(char *text, size_t bytes, const char *format, va_list args);
 
 /* FH_ERR_ARGUMENT: `name` is a pointer that must not be NULL. */
 fh_status fh_fail_null(const char *name);
@@ -137,6 +141,7 @@ typedef struct fh_checked {
   fh_call call;
   fh_plan plan;
   fh_costs costs;
+  const char *costs_from; /* where the costs are from, one line for people */
 } fh_checked;
 
 /* The smallest structs that are accepted: those of 0.2 up to the last field that has no default. */
@@ -149,9 +154,6 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
 /* Everything that fh_sparse_fwd would refuse were `wanted` the bytes of workspace that the call needs. */
 fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t wanted, fh_checked *checked);
 
-/* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
-fh_status fh_check_plannable(const fh_call *call);
-
 /* The costs of the call: the one it brings, checked; else, with path FH_AUTO, the device's own for it. */
 fh_status fh_take_costs(const fh_device *device, fh_checked *checked);
 
@@ -163,8 +165,43 @@ fh_array fh_call_indices(const fh_call *call);
 fh_array fh_call_topk_length(const fh_call *call);
 fh_array fh_call_cu_seqlens_q(const fh_call *call);
 
+/* ---- Plans (plan.c) ------------------------------------------------------------------------------------------------------- */
+
+/* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
+fh_status fh_check_plannable(const fh_call *call);
+int fh_plannable(const fh_call *call);
+
+/* Whether the device has the call's path, and whether the plan that the call brings, if any, was built for a call like this one. */
+fh_status fh_check_plan(const fh_device *device, fh_checked *checked);
+
+/* Bytes at the start of the workspace for the plan of a call that brings none; a multiple of 64. */
+uint64_t fh_own_plan_bytes(const fh_device *device, const fh_call *call);
+
+/* Builds that plan there; what is left of the workspace is the path's. */
+fh_status fh_build_own_plan(fh_device *device, fh_checked *checked);
+
+/* ---- The cost model (costs.c) and what FH_AUTO makes of it (auto.c) ------------------------------------------------------- */
+
 /* A full-size copy of the caller's costs. FH_ERR_ARGUMENT when a number of it is not finite. */
 fh_status fh_costs_in(const fh_costs *given, fh_costs *costs);
+
+/* How FH_AUTO begins (fh_costs_packs) and why. Microseconds. */
+typedef struct fh_weighed {
+  double us[FH_PATHS];         /* of each path, packed at best: all lists of a group are one list; +inf where not on offer */
+  double plan_us;              /* of building a plan; 0 where there is one */
+  double saves_us, wanted_us;  /* what packing saves at most, the plan paid, and the least it must save */
+  double risk_us, most_us;     /* what the call costs where the plan leads to nothing, and the most it may cost */
+  int32_t row_path;            /* the cheaper of padded and gather for all rows */
+  int32_t packs;               /* 1: a plan says which groups are packed */
+} fh_weighed;
+
+fh_status fh_weigh(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, fh_weighed *weighed);
+
+/* Whether FH_AUTO may pack some of the call, whatever it costs; else why not, one line. */
+int fh_may_pack(const fh_device *device, const fh_call *call, char why[FH_WHY]);
+
+/* What FH_AUTO weighs for a call whose costs have been taken. Lists that the call does not bring count as full. */
+fh_status fh_weigh_call(const fh_device *device, const fh_call *call, fh_work *work, fh_weighed *weighed);
 
 /* ---- Back ends ------------------------------------------------------------------------------------------------------------ */
 
@@ -222,7 +259,8 @@ struct fh_back_end {
    * there is, without a full stop: "required compute capability 9.0, the device has 8.9". */
   int (*offers)(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]);
   int32_t sees_lists; /* 1 where the host reads lists and plans when a call comes, 0 where only the device does, later */
-  /* A path of the call that the device lacks has been refused before any of these. A run adds to rows, flops and bytes of the
+  /* A path of the call that the device lacks has been refused before any of these, and a path that wants a plan has one when it
+   * runs; how much workspace the path needs beside the plan does not depend on it. A run adds to rows, flops and bytes of the
    * counters and sets their kernel (fh_name_kernel). */
   uint64_t (*workspace_bytes)(const fh_device *device, const fh_call *call);
   int64_t (*count_keys)(const fh_device *device, const fh_call *call); /* valid keys of all rows, or the most there can be */

@@ -1,7 +1,6 @@
 /* Status codes and the error text of a thread. */
 #include <inttypes.h>
 #include <locale.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,17 +9,20 @@
 static _Thread_local char message[512];
 
 /* The caller's program may have chosen a locale with another decimal point; a message's numbers are the same in every one. */
+void fh_format(char *text, size_t bytes, const char *format, va_list args) {
+  const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = plain ? uselocale(plain) : (locale_t)0;
+  vsnprintf(text, bytes, format, args);
+  if (!plain) return;
+  uselocale(before);
+  freelocale(plain);
+}
+
 fh_status fh_fail(fh_status status, const char *format, ...) {
   char text[sizeof message]; /* an argument may be the old message */
-  const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = plain ? uselocale(plain) : (locale_t)0;
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  fh_format(text, sizeof text, format, args);
   va_end(args);
-  if (plain) {
-    uselocale(before);
-    freelocale(plain);
-  }
   memcpy(message, text, sizeof message);
   return status;
 }

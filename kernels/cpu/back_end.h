@@ -6,16 +6,14 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "internal.h"
+#include "memory.h"
+#include "numbers.h"
 
 int32_t fhk_cpu_threads(const fhk_cpu *cpu);
 int32_t fhk_cpu_isa(const fhk_cpu *cpu);
 
-/* Sizes of memory stop at the largest number instead of wrapping: what does not fit in 64 bits is refused wherever it is asked
- * for. Every part starts on a cache line. */
-static inline uint64_t fhk_add(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-static inline uint64_t fhk_mul(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
-static inline uint64_t fhk_align(uint64_t bytes) { return bytes > UINT64_MAX - 63 ? UINT64_MAX : (bytes + 63) & ~(uint64_t)63; }
+/* Every part of the workspace starts on a cache line. */
+static inline uint64_t fhk_align(uint64_t bytes) { return fhk_round_up(bytes, 64); }
 static inline uint64_t fhk_part(uint64_t count, uint64_t size) { return fhk_align(fhk_mul(count, size)); }
 
 /* Entries of row s's list that count: topk_length clamped to 0 .. topk. */

@@ -2,7 +2,7 @@
  * The CPU back end as lib/ sees it: a pool of threads with the kernels of one instruction set.
  *
  * Every fh_call that arrives here has passed fh_call_check and carries no defaults any more: h_pad is 64 or 128, group is 1..64,
- * struct_size is the full one, path is one of reference, padded, gather, packed; workspace is large enough.
+ * struct_size is the full one, path is one of reference, padded, gather, packed; a packed call has a plan; workspace is large enough.
  */
 #ifndef FEWHEAD_KERNELS_CPU_H
 #define FEWHEAD_KERNELS_CPU_H
@@ -30,7 +30,7 @@ void fhk_cpu_destroy(fhk_cpu *cpu);
  * and no two items run at once on one thread number. Calls from several threads take turns; fn must not call it again. */
 void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg);
 
-/* Workspace of one path, bytes, a multiple of 64; packed without a plan includes the plan's memory. */
+/* Workspace of one path, bytes, a multiple of 64. */
 uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 
 /* Run the path. Counters (full-size) are added to, except .calls, which lib/ counts. */
@@ -42,7 +42,7 @@ void fhk_cpu_run_parts(fhk_cpu *cpu, const fh_call *call, int32_t rows, fh_count
 uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call);
 void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan *plan);
 
-/* Measured costs of this back end for fh_costs_default. */
-void fhk_cpu_costs(const fhk_cpu *cpu, fh_costs *costs);
+/* The built-in costs (costs.c). Returns where they are from, one line for people. */
+const char *fhk_cpu_costs(const fhk_cpu *cpu, fh_costs *costs);
 
 #endif

@@ -19,17 +19,13 @@ typedef struct packed_run {
   uint64_t scratch_bytes; /* of one thread */
 } packed_run;
 
-/* A plan built for this call alone lies at the workspace's start. */
-static uint64_t own_plan_bytes(const fhk_cpu *cpu, const fh_call *call) { return call->plan ? 0 : fhk_cpu_plan_bytes(cpu, call); }
-
 /* Of one thread. */
 static uint64_t scratch_bytes(const fhk_tile_ops *ops, const fh_call *call, int32_t group) {
   return ops ? fhk_tiles_bytes(ops, call, call->h_q, group) : fhk_amx_group_bytes(call, group);
 }
 
 uint64_t fhk_packed_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
-  const uint64_t scratch = scratch_bytes(fhk_tile_ops_of(fhk_cpu_isa(cpu)), call, call->group);
-  return fhk_add(own_plan_bytes(cpu, call), (uint64_t)fhk_cpu_threads(cpu) * scratch);
+  return (uint64_t)fhk_cpu_threads(cpu) * scratch_bytes(fhk_tile_ops_of(fhk_cpu_isa(cpu)), call, call->group);
 }
 
 /* A group with the vectors' kernels, each KV row for its members alone. Returns the FLOPs multiplied. */
@@ -60,17 +56,15 @@ static void group(void *arg, int64_t item, int32_t thread) {
                              sizeof *plan->order + sizeof *plan->entries;
   for (int64_t s = g.first; s < g.first + g.queries; s++) {
     keys += (uint64_t)plan->keys[s];
-    bytes += fhk_row_bytes(call) + sizeof *plan->keys + (call->plan ? 0 : fhk_list_bytes(call, s));
+    bytes += fhk_row_bytes(call) + sizeof *plan->keys;
   }
   fhk_count(run->work, fhk_useful_flops(call, keys), executed, bytes);
 }
 
 void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, int64_t from, fhk_work *work) {
-  fh_plan own = {.struct_size = sizeof own};
-  if (!call->plan) fhk_cpu_plan_build(cpu, call, call->workspace, &own);
-  packed_run run = {.call = call, .plan = call->plan ? call->plan : &own, .from = from, .work = work};
+  packed_run run = {.call = call, .plan = call->plan, .from = from, .work = work};
   run.ops = fhk_tile_ops_of(fhk_cpu_isa(cpu));
-  run.scratch = (char *)call->workspace + own_plan_bytes(cpu, call);
+  run.scratch = call->workspace;
   run.scratch_bytes = scratch_bytes(run.ops, call, run.plan->group);
   fhk_cpu_parallel(cpu, run.plan->groups - from, group, &run);
 }

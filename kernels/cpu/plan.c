@@ -6,7 +6,7 @@
  * depend on s_kv: the sort takes one pass for each 11 bits of the group's largest row.
  */
 #include "cpu/back_end.h"
-#include "groups.h"
+#include "plan_layout.h"
 
 enum {
   DIGIT_BITS = 11, /* a histogram of 8 KiB stays in the first-level cache beside the pairs it sorts */
@@ -22,27 +22,13 @@ typedef struct plan_run {
   uint64_t scratch_bytes; /* of one thread: pairs, and room to sort them */
 } plan_run;
 
-/* The pieces of the memory, in order. */
-typedef struct plan_layout {
-  uint64_t token, member, entries, order, keys, first, packed_from, sort, scratch, scratch_bytes, total;
-} plan_layout;
+/* What is needed while a plan is built, behind its arrays: the ranks, with room to sort them, then a share of each thread. */
+static uint64_t rank_bytes(const fh_call *call) {
+  return fhk_part((uint64_t)fh_groups_most(call->s_q, call->requests, call->group), 2 * sizeof(uint64_t));
+}
 
-static plan_layout layout_of(const fhk_cpu *cpu, const fh_call *call) {
-  const uint64_t groups = (uint64_t)fh_groups_most(call->s_q, call->requests, call->group);
-  const uint64_t capacity = fhk_mul((uint64_t)call->topk, (uint64_t)call->group);
-  plan_layout at;
-  at.token = 0;
-  at.member = fhk_add(at.token, fhk_part(fhk_mul(groups, capacity), sizeof(int32_t)));
-  at.entries = fhk_add(at.member, fhk_part(fhk_mul(groups, capacity), sizeof(uint64_t)));
-  at.order = fhk_add(at.entries, fhk_part(groups, sizeof(int32_t)));
-  at.keys = fhk_add(at.order, fhk_part(groups, sizeof(int32_t)));
-  at.first = fhk_add(at.keys, fhk_part((uint64_t)call->s_q, sizeof(int32_t)));
-  at.packed_from = fhk_add(at.first, fhk_part(groups + 1, sizeof(int64_t)));
-  at.sort = fhk_add(at.packed_from, fhk_part(1, sizeof(int32_t)));
-  at.scratch = fhk_add(at.sort, fhk_part(groups, 2 * sizeof(uint64_t)));
-  at.scratch_bytes = fhk_part(capacity, 2 * sizeof(uint64_t));
-  at.total = fhk_add(at.scratch, fhk_mul((uint64_t)fhk_cpu_threads(cpu), at.scratch_bytes));
-  return at;
+static uint64_t thread_bytes(const fh_call *call) {
+  return fhk_part(fhk_mul((uint64_t)call->topk, (uint64_t)call->group), 2 * sizeof(uint64_t));
 }
 
 /* Stable sort of n words by their upper halves, none of which exceeds `max`; `spare` holds n words too. Returns whichever of
@@ -130,28 +116,17 @@ static void cut(const fh_call *call, const fh_plan *plan) {
   while (g <= plan->groups) plan->first[g++] = call->s_q;
 }
 
-uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call) { return layout_of(cpu, call).total; }
+uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call) {
+  const uint64_t scratch = fhk_add(rank_bytes(call), fhk_mul((uint64_t)fhk_cpu_threads(cpu), thread_bytes(call)));
+  return fhk_add(fh_plan_layout_of(call).scratch, scratch);
+}
 
 void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan *plan) {
-  const plan_layout at = layout_of(cpu, call);
-  char *base = memory;
-  plan->s_q = call->s_q;
-  plan->group = call->group;
-  plan->groups = fh_groups_most(call->s_q, call->requests, call->group);
-  plan->requests = call->requests;
-  plan->s_kv = (int32_t)call->s_kv;
-  plan->capacity = call->topk * call->group;
-  plan->token = (int32_t *)(base + at.token);
-  plan->member = (uint64_t *)(base + at.member);
-  plan->entries = (int32_t *)(base + at.entries);
-  plan->order = (int32_t *)(base + at.order);
-  plan->keys = (int32_t *)(base + at.keys);
-  plan->first = (int64_t *)(base + at.first);
-  plan->packed_from = (int32_t *)(base + at.packed_from);
+  char *scratch = fh_plan_lay(call, memory, plan);
   cut(call, plan);
-  plan_run run = {.call = call, .plan = plan, .costs = fh_group_costs_of(call), .rank = (uint64_t *)(base + at.sort)};
-  run.scratch = base + at.scratch;
-  run.scratch_bytes = at.scratch_bytes;
+  plan_run run = {.call = call, .plan = plan, .costs = fh_group_costs_of(call), .rank = (uint64_t *)(void *)scratch};
+  run.scratch = scratch + rank_bytes(call);
+  run.scratch_bytes = thread_bytes(call);
   fhk_cpu_parallel(cpu, plan->groups, plan_group, &run);
 
   const uint32_t most = fh_group_rank(plan->capacity, 0, 0);

@@ -37,7 +37,7 @@ FHK_KERNEL_FAMILY(portable_gather)    /* mma.sync and cp.async, sm_80 and up */
 FHK_KERNEL_FAMILY(sm90_gather)        /* wgmma, tokens on M */
 FHK_KERNEL_FAMILY(sm90_padded)        /* wgmma, heads on M */
 FHK_KERNEL_FAMILY(sm90_padded_unaligned)
-FHK_KERNEL_FAMILY(sm90_packed)        /* wgmma, group * h_q <= 64 rows on M; without call->plan it builds one in its workspace */
+FHK_KERNEL_FAMILY(sm90_packed)        /* wgmma, group * h_q <= 64 rows on M; by call->plan, which every packed call has */
 FHK_KERNEL_FAMILY(sm90_packed_unaligned)
 
 #undef FHK_KERNEL_FAMILY

@@ -530,6 +530,15 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
  */
 fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs);
 
+/* Write one line that says what FH_AUTO makes of the call and why: what it takes, the expected microseconds of each path on offer,
+ * what a plan would cost and what packing has to save, and where the costs are from. For example
+ *     s_q 1024, h_q 8, 655360 keys: auto builds a plan, which says which groups are packed; the other rows take gather. Expected:
+ *     padded 141 us, gather 92.3 us, packed 36.8 us at best and 13 us for its plan: packing saves 42.5 us at most, and has to save
+ *     26.1 us. Costs: measured on NVIDIA H200
+ * The line is cut to `bytes`, its end counted. Only sizes, costs, plan and lists of the call are looked at; lists count as full
+ * where indices is NULL, and on CUDA. A path other than FH_AUTO is named, and the rest is said of FH_AUTO. */
+fh_status fh_explain(fh_device *device, const fh_call *call, char *text, uint64_t bytes);
+
 /* The device's built-in costs, measured on one machine of its kind: good for choosing, not for predicting. On CUDA those of 8
  * heads and many rows; where a call brings no costs, FH_AUTO takes those of its own heads and number of rows: the last wave of the
  * device takes as long as the others, and few rows share it. */

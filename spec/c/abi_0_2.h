@@ -300,6 +300,8 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
 
 fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs);
 
+fh_status fh_explain(fh_device *device, const fh_call *call, char *text, uint64_t bytes);
+
 fh_status fh_costs_default(const fh_device *device, fh_costs *costs);
 
 typedef struct fh_provider fh_provider;

@@ -162,7 +162,18 @@ static inline fh_counters run_path(attention *a, fhk_cpu *cpu, int32_t path) {
   a->call.path = path;
   a->call.workspace_bytes = fhk_cpu_workspace_bytes(cpu, &a->call);
   a->call.workspace = must_alloc(a->call.workspace_bytes);
+  /* the library brings a plan to every call that wants one */
+  const fh_plan *given = a->call.plan;
+  fh_plan own = {.struct_size = sizeof own};
+  void *memory = NULL;
+  if (path == FH_PACKED && !given) {
+    memory = must_alloc(fhk_cpu_plan_bytes(cpu, &a->call));
+    fhk_cpu_plan_build(cpu, &a->call, memory, &own);
+    a->call.plan = &own;
+  }
   fhk_cpu_run(cpu, &a->call, &counters);
+  a->call.plan = given;
+  free(memory);
   free(a->call.workspace);
   return counters;
 }

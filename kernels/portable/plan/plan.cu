@@ -20,7 +20,7 @@
 
 #include "cuda/common.cuh"
 #include "cuda/cuda.h"
-#include "groups.h"
+#include "plan_layout.h"
 
 namespace fhk {
 namespace plan {
@@ -601,35 +601,8 @@ __global__ void __launch_bounds__(kMaxThreads) order_sorted(const __grid_constan
 
 /* ---- Host ---- */
 
-/* Sizes of memory stop at the largest number instead of wrapping. */
-inline uint64_t add(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-inline uint64_t part(uint64_t count, uint64_t size) {
-  constexpr uint64_t kLine = 256;
-  if (count > (UINT64_MAX - kLine) / size) return UINT64_MAX;
-  return (count * size + kLine - 1) / kLine * kLine;
-}
-
-struct Layout {
-  uint64_t groups, token, member, entries, order, keys, first, packed_from, rank, saves, spare, total;
-};
-Layout layout_of(const fh_call *call) {
-  Layout at;
-  at.groups = static_cast<uint64_t>(fh_groups_most(call->s_q, call->requests, call->group));
-  const uint64_t capacity = static_cast<uint64_t>(call->topk) * call->group;
-  const uint64_t all = capacity && at.groups > UINT64_MAX / capacity ? UINT64_MAX : at.groups * capacity;
-  at.token = 0;
-  at.member = add(at.token, part(all, 4));
-  at.entries = add(at.member, part(all, 8));
-  at.order = add(at.entries, part(at.groups, 4));
-  at.keys = add(at.order, part(at.groups, 4));
-  at.first = add(at.keys, part(call->s_q, 4));
-  at.packed_from = add(at.first, part(at.groups + 1, 8));
-  at.rank = add(at.packed_from, part(1, 4));
-  at.saves = add(at.rank, part(at.groups, 4));
-  at.spare = add(at.saves, part(at.groups, 4));
-  at.total = add(at.spare, at.groups > kOrderDirect ? part(at.groups, 4) : 0);
-  return at;
-}
+/* What is needed while a plan is built, behind its arrays: rank and saves of each group, and room to sort many. */
+inline uint64_t scratch_part(uint64_t groups) { return fh_plan_part(groups, sizeof(uint32_t)); }
 
 /* How the groups of a call are built. */
 struct Shape {
@@ -727,35 +700,25 @@ int fhk_plan_prepare(void) {
   return status;
 }
 
-uint64_t fhk_plan_bytes(const fhk_gpu *, const fh_call *call) { return layout_of(call).total; }
+uint64_t fhk_plan_bytes(const fhk_gpu *, const fh_call *call) {
+  const fh_plan_layout at = fh_plan_layout_of(call);
+  const uint64_t part = scratch_part(at.groups);
+  return fhk_add(at.scratch, fhk_add(fhk_add(part, part), at.groups > kOrderDirect ? part : 0));
+}
 
 int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_plan *plan, void *given_stream) {
-  const Layout at = layout_of(call);
   const cudaStream_t stream = static_cast<cudaStream_t>(given_stream);
-  char *base = static_cast<char *>(memory);
-  plan->struct_size = sizeof *plan;
-  plan->s_q = call->s_q;
-  plan->groups = static_cast<int64_t>(at.groups);
-  plan->requests = call->requests;
-  plan->group = call->group;
-  plan->s_kv = static_cast<int32_t>(call->s_kv);
-  plan->capacity = call->topk * call->group;
-  plan->token = reinterpret_cast<int32_t *>(base + at.token);
-  plan->member = reinterpret_cast<uint64_t *>(base + at.member);
-  plan->entries = reinterpret_cast<int32_t *>(base + at.entries);
-  plan->order = reinterpret_cast<int32_t *>(base + at.order);
-  plan->keys = reinterpret_cast<int32_t *>(base + at.keys);
-  plan->first = reinterpret_cast<int64_t *>(base + at.first);
-  plan->packed_from = reinterpret_cast<int32_t *>(base + at.packed_from);
+  char *scratch = static_cast<char *>(fh_plan_lay(call, memory, plan));
+  const uint64_t part = scratch_part(plan->groups);
   if (plan->groups == 0) /* first[0], and packed_from behind it */
-    return cudaMemsetAsync(plan->first, 0, at.rank - at.first, stream);
+    return cudaMemsetAsync(plan->first, 0, scratch - reinterpret_cast<char *>(plan->first), stream);
   if (plan->groups > INT32_MAX || plan->capacity > INT32_MAX) return cudaErrorInvalidConfiguration;
 
   Build b;
   b.call = *call;
   b.plan = *plan;
-  b.rank = reinterpret_cast<uint32_t *>(base + at.rank);
-  b.saves = reinterpret_cast<int32_t *>(base + at.saves);
+  b.rank = reinterpret_cast<uint32_t *>(scratch);
+  b.saves = reinterpret_cast<int32_t *>(scratch + part);
   b.costs = fh_group_costs_of(call);
   b.aligned = call->topk % 4 == 0 && fhk::aligned(call->indices, call->indices_stride, 0, 4, 16);
   const cudaError_t status = launch(b, shape_of(call, plan->groups, gpu), stream);
@@ -765,6 +728,6 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
     return launch_behind(gpu->capability, order_direct, o.groups / (kOrderThreads / 32) + 1, kOrderThreads, 0, stream, o);
   int passes = 1;
   while (static_cast<uint64_t>(fh_group_rank(plan->capacity, 0, 0)) >> kDigitBits * passes) passes++;
-  return launch_behind(gpu->capability, order_sorted, 1, kMaxThreads, 0, stream, o, reinterpret_cast<int32_t *>(base + at.spare),
+  return launch_behind(gpu->capability, order_sorted, 1, kMaxThreads, 0, stream, o, reinterpret_cast<int32_t *>(scratch + 2 * part),
                        passes);
 }

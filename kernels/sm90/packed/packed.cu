@@ -15,13 +15,6 @@ using namespace fhk;
 
 namespace {
 
-/* The workspace: a plan where the call brings none, then the partial results of split unions. */
-uint64_t own_plan_bytes(const fhk_gpu *gpu, const fh_call *call) {
-  constexpr uint64_t kLine = 256;
-  const uint64_t bytes = call->plan ? 0 : fhk_plan_bytes(gpu, call);
-  return bytes > UINT64_MAX - kLine ? UINT64_MAX : (bytes + kLine - 1) / kLine * kLine;
-}
-
 template <bool kAligned>
 int prepare_both() {
   using namespace sm90_packed;
@@ -33,18 +26,11 @@ template <bool kAligned>
 int run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   using namespace sm90_packed;
   if (call->s_q == 0) return cudaSuccess;
-  fh_plan built;
   const fh_plan *plan = call->plan;
-  if (!plan) {
-    const int status = fhk_plan_build(gpu, call, call->workspace, &built, stream);
-    if (status != cudaSuccess) return status;
-    plan = &built;
-  }
   if (plan->group * call->h_q > kRows || plan->groups > INT32_MAX / 4) return cudaErrorInvalidConfiguration;
   const int32_t splits = splits_of(call, gpu->multiprocessors);
-  void *partials = static_cast<char *>(call->workspace) + own_plan_bytes(gpu, call);
   const auto launch_one = call->d_qk == 576 ? launch<576, kAligned> : launch<512, kAligned>;
-  return launch_one(call, plan, splits, partials, gpu, static_cast<cudaStream_t>(stream));
+  return launch_one(call, plan, splits, call->workspace, gpu, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace
@@ -53,12 +39,13 @@ int32_t fhk_sm90_packed_splits(const fhk_gpu *gpu, const fh_call *call) {
   return sm90_packed::splits_of(call, gpu->multiprocessors);
 }
 
+/* The partial results of split unions. */
 uint64_t fhk_sm90_packed_workspace(const fhk_gpu *gpu, const fh_call *call) {
   using namespace sm90_packed;
   const int32_t splits = splits_of(call, gpu->multiprocessors);
-  if (splits == 1) return own_plan_bytes(gpu, call);
+  if (splits == 1) return 0;
   const int64_t groups = fh_groups_most(call->s_q, call->requests, call->group);
-  return own_plan_bytes(gpu, call) + groups * splits * (kPartialBytes + kSumsBytes);
+  return groups * splits * (kPartialBytes + kSumsBytes);
 }
 uint64_t fhk_sm90_packed_unaligned_workspace(const fhk_gpu *gpu, const fh_call *call) { return fhk_sm90_packed_workspace(gpu, call); }
 

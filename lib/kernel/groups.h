@@ -3,6 +3,7 @@
 #ifndef FEWHEAD_GROUPS_H
 #define FEWHEAD_GROUPS_H
 
+#include "cost.h"
 #include "fewhead.h"
 
 #if defined(__CUDACC__)
@@ -25,14 +26,10 @@ FH_GROUPS int64_t fh_request_end(int64_t offset, int64_t end_before, int64_t s_q
   return offset < end_before ? end_before : offset;
 }
 
-/* The path of rows that are not packed, for a call of full lists: the cheaper of gather and padded. */
+/* The path of rows that are not packed, for a call of full lists: every device takes the same one, before it knows the lists. */
 FH_GROUPS int32_t fh_rows_path(const fh_call *call, const fh_costs *costs) {
-  const double rows = (double)call->s_q, gflop = 2e-9 * ((double)call->d_qk + call->d_v) * rows * (double)call->topk; /* of a head */
-  const fh_path_cost gather = costs->gather, padded = costs->padded;
-  return gather.call_us + gather.unit_us * rows + gather.gflop_us * gflop * call->h_q <
-                 padded.call_us + padded.unit_us * rows + padded.gflop_us * gflop * call->h_pad
-             ? FH_GATHER
-             : FH_PADDED;
+  const double rows = (double)call->s_q, gflop = fh_gflop(call->d_qk, call->d_v, rows * (double)call->topk); /* of a head */
+  return fh_cheaper_rows(fh_cost_us(&costs->padded, rows, gflop * call->h_pad), fh_cost_us(&costs->gather, rows, gflop * call->h_q));
 }
 
 /* Expected microseconds: of packing anything, of a group, of each 64 entries of its union begun; of computing anything row by row,
@@ -49,7 +46,7 @@ FH_GROUPS int64_t fh_tiles(int64_t entries) {
 
 /* All zeros where there is nothing to choose: then all groups are packed. */
 FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
-  const double gflop = 2e-9 * ((double)call->d_qk + call->d_v); /* of one head and one key */
+  const double gflop = fh_gflop(call->d_qk, call->d_v, 1); /* of one head and one key */
   const fh_costs *costs = call->costs;
   fh_group_costs group = {0, 0, 0, 0, 0, 0};
   if (call->path != FH_AUTO || !costs) return group;
