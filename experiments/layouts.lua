@@ -18,7 +18,7 @@ local opt = fh.options {
 
 local dev, err = fh.cli.device(opt.device)
 if not dev then fh.cli.exit(fh.cli.FAILED, "layouts: " .. err) end
-local sweep = require("fewhead.cli.interrupt").during(function(pressed)
+local sweep = fh.interrupt.during(function(pressed)
   return fh.sweep {
     device = dev, paths = { "padded", "native", unpack(opt.provider) },
     preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, max_seconds = opt.seconds,

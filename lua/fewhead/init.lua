@@ -36,7 +36,6 @@ end
 
 return setmetatable(M, {
   __name = "fewhead library",
-  -- VERSION, "0.2.0", is that of the header and so of the library, whose load checks that they agree.
   __index = function(self, name)
     if name == "VERSION" then
       self.VERSION = require("fewhead.base.ffi").version

@@ -1,9 +1,9 @@
 local helper = require "spec.helper"
+local interrupt = require "fewhead.cli.interrupt"
+
+local pid = require("fewhead.base.posix").pid()
 
 describe("interrupt.during", function()
-  local interrupt = require "fewhead.cli.interrupt"
-  local pid = require("fewhead.base.posix").pid()
-
   it("sees Ctrl-C instead of dying of it, remembers, and hands results on", function()
     local seen = {}
     local one, two = interrupt.during(function(pressed)

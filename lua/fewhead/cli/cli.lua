@@ -6,6 +6,7 @@
 local args = require "fewhead.base.arguments"
 local checkout = require "fewhead.base.checkout"
 local exit = require "fewhead.cli.exit"
+local options = require "fewhead.cli.options"
 
 local M = {}
 
@@ -14,10 +15,7 @@ M.exit = exit.with
 M.FAILED, M.USAGE, M.INTERRUPTED = exit.FAILED, exit.USAGE, exit.INTERRUPTED
 
 --- The device that --device names; nil and the reason, by that option.
-function M.device(name)
-  local dev, err = require("fewhead.device.device").open(name)
-  return dev, err and err:gsub("^name:", "--device:")
-end
+M.device = options.open_device
 
 local commands = {}
 

@@ -59,6 +59,12 @@ M.shared = {
   out = { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
 }
 
+--- The device that --device names; nil and the reason, by that option.
+function M.open_device(name)
+  local dev, err = device.open(name)
+  return dev, err and err:gsub("^name:", "--device:")
+end
+
 local SHARED = {}
 for name in pairs(M.shared) do SHARED[#SHARED + 1] = name end
 table.sort(SHARED)

@@ -1,5 +1,4 @@
 --- The command `fewhead parity`: the conformance grid on one device, a line a check.
-local cli = require "fewhead.cli.cli"
 local exit = require "fewhead.cli.exit"
 local grid = require "fewhead.measure.grid"
 local header = require "fewhead.record.run"
@@ -84,7 +83,7 @@ function M.main(argv)
     return value
   end
   local cases = need(exit.FAILED, cases_of(opt))
-  local dev = need(exit.USAGE, cli.device(opt.device))
+  local dev = need(exit.USAGE, options.open_device(opt.device))
   local run = opt.json and header.header(dev, argv)
   local function on_result(entry, case, result, by)
     local line = opt.json and json.encode(record(entry, case, result, by, run)) or text_line(entry, case, result)
