@@ -80,7 +80,7 @@ X86 := $(filter x86_64 amd64,$(shell uname -m))
 amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-bf16)
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # Builds in a make of its own. It uses every CPU unless the caller gave a -j, since one file after another takes minutes with CUDA. It
 # also reads this file again: setup may have installed the compiler just now.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -174,6 +174,7 @@ help:
 	@echo 'make            build build/libfewhead.so, with CUDA where there is an nvcc; CUDA=0: without; CUDA_HOME=FOLDER: its nvcc'
 	@echo 'make sweep      where native heads beat padded heads here: table, gate and report files under results/local/'
 	@echo 'make test       every C test and every spec'
+	@echo 'make robustness what was wrong once around the core, tried again; writes docs/robustness.md'
 	@echo 'make parity     the conformance grid on every path'
 	@echo 'make repl       an interactive prompt with the library loaded'
 	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
@@ -200,6 +201,14 @@ test:
 	@tools/setup.sh test
 	$(build_now)
 	@tools/test.sh
+
+# What is around the core, held against inputs that once broke it. The C programs are those that spec/robustness/items.lua names.
+ROBUST = $(shell sed -n 's/.*program = "\(test_[a-z_]*\)".*/\1/p' spec/robustness/items.lua)
+robustness:
+	@tools/setup.sh test
+	$(build_now)
+	@$(MAKE) --no-print-directory $(ROBUST:%=$(BUILD)/spec/%)
+	@luajit tools/robustness.lua $(BUILD)/spec
 
 parity:
 	@tools/setup.sh run
