@@ -61,7 +61,8 @@ local report = fh.gate_report.make {
   environment = environment, traffic = traffic,
 }
 print(report:text())
-need(report:write(folder .. "/gate_sweep"))
+local whole, err = report:write(folder .. "/gate_sweep")
+need(not sweep.write_error and whole, sweep.write_error or err)
 print(("\nwritten: %s/gate_sweep.jsonl, .md%s"):format(folder, gate and ", .svg" or ""))
 if sweep.interrupted then return fh.cli.INTERRUPTED end
 return (gate and #sweep:failures().records == 0) and 0 or fh.cli.FAILED

@@ -73,16 +73,4 @@ describe("file.writer", function()
     assert.equal("whole\n", read(path))
     assert.same({ "x.jsonl" }, listing())
   end)
-
-  it("keeps the old file when the disk is full", function()
-    -- /dev/full refuses every byte; the name of the temporary file is foretold by a link.
-    local path = folder .. "/x.jsonl"
-    assert(files.write(path, "whole\n"))
-    os.execute(("ln -s /dev/full '%s.%d.tmp'"):format(path, require("fewhead.base.posix").pid()))
-    local ok, err = files.write(path, "new\n")
-    assert.is_nil(ok)
-    assert.matches("x%.jsonl: No space left on device$", err)
-    assert.equal("whole\n", read(path))
-    assert.same({ "x.jsonl" }, listing())
-  end)
 end)

@@ -2,7 +2,26 @@
 -- { .., program = a C test }. tools/robustness.lua runs them; a spec that no row names is a failure there.
 return {
   {
-    title = "Interrupts and files",
+    title = "Output files",
+    { input = "50 writers of one path with one process number", spec = "have random names that two processes",
+      right = "50 temporary files; the last one's text stands there" },
+    { input = "two runs in two pid namespaces, one path", spec = "in two pid namespaces at once",
+      right = "one of the two, whole" },
+    { input = "a run ended by SIGKILL, then another; a living run beside", spec = "of a run that was killed are removed",
+      right = "the dead run's temporary file is removed, the living one's stays" },
+    { input = "files with names like those", spec = "of other names stay", right = "stay" },
+    { input = "Ctrl-C, TERM, HUP while a file is written", spec = "go when a run is ended",
+      right = "the file, and no temporary one" },
+    { input = "a full disk at a file's first byte", spec = "keeps the old file where nothing whole was written",
+      right = "the old file; the path and the reason" },
+    { input = "a full disk after 40 lines and a half", spec = "keeps the whole pieces before it",
+      right = "40 lines; the path and the reason" },
+    { input = "a full disk in the middle of a sweep", spec = "in the middle of a sweep",
+      right = "the records so far, every cell in the table, one line, status 1" },
+    { input = "a file system of 40 KiB", spec = "of 40 KiB, a real one", right = "the same" },
+  },
+  {
+    title = "Interrupts",
     { input = "SIGINT, SIGTERM, SIGHUP within a long piece of work", spec = "is heard within a long piece of work",
       right = "one line within half a second; the work ends in good order" },
     { input = "a signal that is taken at once, and none", spec = "that is taken at once needs no word",
@@ -118,6 +137,6 @@ return {
   {
     title = "Damaged plans",
     { input = "a plan's memory full of 0, 1, 1e9, -1, NaN, noise; one array of it at a time", program = "test_damaged_plan",
-      right = "nothing outside the call's arrays is touched; entries that are no KV row count as invalid; the next call is right" },
+      right = "nothing outside the call's arrays is touched; entries that are no KV row count as invalid; the next call right" },
   },
 }

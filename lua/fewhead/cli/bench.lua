@@ -224,10 +224,10 @@ function Bench:finish(name, title, parts)
     if #self.records == 0 then cli.exit(cli.INTERRUPTED, script() .. ": interrupted before the first cell was done") end
     parts = { ("interrupted: %d records"):format(#self.records), unpack(parts) }
   end
+  print(table.concat(text_of(parts, tables.text), "\n\n")) -- first: the disk may be full
   if self.folder then
     M.write(self.folder, self.run, name, title, self.records, table.concat(text_of(parts, tables.markdown), "\n\n"))
   end
-  print(table.concat(text_of(parts, tables.text), "\n\n"))
   if self.interrupted then return cli.INTERRUPTED end
   return self.failed == 0 and 0 or cli.FAILED
 end

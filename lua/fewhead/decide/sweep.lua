@@ -156,8 +156,8 @@ local function new(list) return setmetatable({ records = list or {}, interrupted
 --   interrupted  function() -> true to stop, asked between samples; the cell at hand is dropped, those before are kept
 --   argv, run    the words of the command, or a whole header of fh.run, for the records
 --   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant   as fh.compare takes them
--- Returns { records =, cells = how many were measured or refused, planned = how many there were to be, interrupted = boolean };
--- nil, err when the file cannot be written.
+-- Returns { records =, cells = how many were measured or refused, planned = how many there were to be, interrupted = boolean,
+-- write_error = why the file lacks records or is not there: a disk that was full, say }; nil, err when the file cannot be made.
 function M.run(options)
   local known = {}
   for _, list in ipairs { require("fewhead.case.case").options, OWN, COMPARE } do
@@ -210,16 +210,15 @@ function M.run(options)
       sweep.records[#sweep.records + 1] = record
       if writer then
         local ok
-        ok, err = writer:add(record)
-        if not ok then return nil, err end
+        ok, sweep.write_error = writer:add(record)
+        if not ok then writer = nil end -- the file holds what came before; what is measured from here on is in the result
       end
       if how.on_record then how.on_record(record) end
     end
   end
   if writer then
-    local ok
-    ok, err = writer:commit() -- interrupted within the first cell it keeps what an earlier run left
-    if not ok then return nil, err end
+    local _
+    _, sweep.write_error = writer:commit() -- interrupted within the first cell it keeps what an earlier run left
   end
   return sweep
 end

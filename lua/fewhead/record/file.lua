@@ -5,48 +5,62 @@
 
 local args = require "fewhead.base.arguments"
 local posix = require "fewhead.base.posix"
+local temporary = require "fewhead.base.temporary"
 
 local M = {}
 
 local Writer = {}
 Writer.__index = Writer
 
---- A file written piece by piece that takes its name only when it is whole: pieces go to "<path>.<pid>.tmp" beside it, commit()
---- renames that over `path`, discard() removes it. Until commit, whatever stood at `path` stays. Returns writer | nil, error.
+--- A file written piece by piece that takes its name only when it is whole: pieces go to a temporary file beside it
+-- (fewhead.base.temporary), commit() renames that over `path`, discard() removes it. Until commit, whatever stood at `path`
+-- stays. Returns writer | nil, error.
 function M.writer(path)
   args.string("file.writer: path", path, 2)
   local made, err = posix.make_folders(path)
   if not made then return nil, ("%s: %s"):format(path, err) end
-  local temporary = ("%s.%d.tmp"):format(path, posix.pid())
-  local file
-  file, err = io.open(temporary, "wb")
-  if not file then return nil, ("%s: %s"):format(path, err:match("^.*: (.-)$") or err) end
-  return setmetatable({ path = path, temporary = temporary, file = file }, Writer)
+  local file, name = temporary.create(path)
+  if not file then return nil, ("%s: %s"):format(path, name:match("^.*: (.-)$") or name) end
+  return setmetatable({ path = path, temporary = name, file = file, bytes = 0 }, Writer)
 end
 
---- Append text and hand it to the system, so that a killed run leaves whole lines in the temporary file. true | nil, error.
+-- Give the file its name, even one that was cut. true | nil, error; where it cannot have its name it is gone.
+local function rename(self)
+  local ok, err = os.rename(self.temporary, self.path)
+  if not ok then os.remove(self.temporary) end
+  return ok, err
+end
+
+-- Ends the writer after a failure. The pieces before it take the file's name where there are any.
+local function keep(self)
+  pcall(self.file.close, self.file) -- writes what is still buffered, if it can
+  self.file = nil
+  if self.bytes > 0 and posix.truncate(self.temporary, self.bytes) and rename(self) then return "; the file ends before it" end
+  os.remove(self.temporary)
+  return ""
+end
+
+--- Append text and hand it to the system, so that a killed run leaves whole pieces in the temporary file. true | nil, error: the
+-- disk is full, say. The pieces before then stand at `path`, as the error says, and the writer takes no more; without any,
+-- `path` is as it was.
 function Writer:add(text)
   local ok, err = self.file:write(text)
   if ok then ok, err = self.file:flush() end
-  if not ok then
-    self:discard()
-    return nil, self.path .. ": " .. err
-  end
+  if not ok then return nil, ("%s: %s%s"):format(self.path, err, keep(self)) end
+  self.bytes = self.bytes + #text
   return true
 end
 jit.off(Writer.add) -- compiled, a flush that fails is tried again by the interpreter, and the second time says nothing
 
---- Put the file in place. true | nil, error; on an error the temporary file is gone and `path` is as it was.
+--- Put the file in place. true | nil, error; on an error of the disk what it took stands at `path`.
 function Writer:commit()
-  local ok, err = posix.sync(self.file)
-  if ok then ok, err = self.file:close() end
-  if ok then ok, err = os.rename(self.temporary, self.path) end
-  if not ok then
-    self:discard()
-    return nil, self.path .. ": " .. tostring(err)
-  end
+  local file = self.file
   self.file = nil
-  return true
+  local ok, err = posix.sync(file)
+  local closed, close_err = file:close()
+  local named, name_err = rename(self)
+  if ok and closed and named then return true end
+  return nil, ("%s: %s"):format(self.path, tostring(err or close_err or name_err))
 end
 
 --- Drop what was written. Safe after commit and twice.
