@@ -59,7 +59,9 @@ else
 CUDA_TEXT := without CUDA
 endif
 
-SOURCES := $(filter-out $(if $(NVCC),,lib/cuda_%.c),$(wildcard lib/*.c kernels/cpu/*.c $(if $(NVCC),kernels/cuda/*.c)))
+# The contract, then a folder a device on both sides.
+DEVICES := cpu $(if $(NVCC),cuda)
+SOURCES := $(wildcard lib/*.c $(foreach device,$(DEVICES),lib/$(device)/*.c kernels/$(device)/*.c))
 OBJECTS := $(SOURCES:%.c=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o)
 LIBRARY := $(BUILD)/libfewhead.so
 version := $(shell awk '/FH_VERSION = [0-9]+/ { match($$0, /= [0-9]+/); v = substr($$0, RSTART + 2, RLENGTH - 2); \
@@ -106,7 +108,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h $(B
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
 
 $(BUILD)/obj/kernels/%.o: CPPFLAGS_ALL := $(CPPFLAGS_KERNELS)
-$(BUILD)/obj/lib/cuda_%.o: CPPFLAGS_ALL += $(CUDA_INCLUDE)
+$(BUILD)/obj/lib/cuda/%.o: CPPFLAGS_ALL += $(CUDA_INCLUDE)
 
 $(BUILD)/obj/%.o: %.cu
 	@mkdir -p $(@D)
@@ -128,8 +130,9 @@ $(BUILD)/gen/cuda_build.h: FORCE
 FORCE:
 
 # ---- C tests: each spec/c/test_*.c is a program that links every object and ends with "N passed, M failed"
-CTESTS := $(patsubst spec/c/%.c,$(BUILD)/spec/%,$(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/test_*.c)))
-$(BUILD)/spec/test_cuda_%: CPPFLAGS_ALL += $(CUDA_INCLUDE)
+CTEST_SOURCES := $(wildcard spec/c/test_*.c $(if $(NVCC),spec/c/cuda/test_*.c))
+CTESTS := $(CTEST_SOURCES:spec/c/%.c=$(BUILD)/spec/%)
+$(BUILD)/spec/cuda/%: CPPFLAGS_ALL += -Ispec/c $(CUDA_INCLUDE)
 $(BUILD)/spec/%: spec/c/%.c $(wildcard spec/c/*.h) $(OBJECTS)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  cc  $<')
@@ -242,7 +245,7 @@ repl:
 	@./fewhead repl
 
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs all of them. Compiler warnings are errors in every build.
-C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(filter-out $(if $(NVCC),,spec/c/test_cuda_%.c),$(wildcard spec/c/*.c bench/*.c))
+C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(CTEST_SOURCES) $(filter-out spec/c/test_%.c,$(wildcard spec/c/*.c)) $(wildcard bench/*.c)
 
 LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-exports
 lint: $(LINT)

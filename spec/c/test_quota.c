@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "cpu_quota.h"
+#include "cpu/cpu_quota.h"
 
 static char root[] = "/tmp/fewhead_quota_XXXXXX";
 

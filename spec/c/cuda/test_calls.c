@@ -1,5 +1,5 @@
 /* What the CUDA back end says about calls without asking a device: paths, workspaces, refusals and costs. */
-#include "cuda_back_end.h"
+#include "cuda/cuda_back_end.h"
 #include "groups.h"
 #include "refuse.h"
 

@@ -1,7 +1,5 @@
 /*
- * CUDA devices: found, opened, asked about; errors; and the table that stands for them.
- *
- * The runtime is linked in, the driver is looked up when it is needed: a library with CUDA loads and works where there is none.
+ * CUDA devices: found, opened, asked about; and the table that stands for them.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,79 +12,6 @@ enum {
   OLDEST = 80,               /* compute capability that the kernels begin at */
   LEAST_SCRATCH = 32 << 20   /* bytes: views are staged in pieces large enough for full speed */
 };
-
-/* ---- Errors --------------------------------------------------------------------------------------------------------------- */
-
-/* Errors of which CUDA's manual says that the process must be relaunched. Numbers where older headers lack the name. */
-static int is_sticky(int code) {
-  switch (code) {
-    case 226: /* cudaErrorContained */
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-    case 721: /* cudaErrorTensorMemoryLeak */
-    case cudaErrorMpsClientTerminated:
-    case cudaErrorExternalDevice: return 1;
-    default: return 0;
-  }
-}
-
-fh_status fh_cuda_status(int code, const char *function) {
-  if (code == cudaSuccess) return FH_OK;
-  (void)cudaGetLastError(); /* said here; the next function starts clean */
-  return fh_fail(code == cudaErrorMemoryAllocation ? FH_ERR_MEMORY : FH_ERR_DEVICE, "%s: %s (%s)%s", function,
-                 cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
-                 is_sticky(code) ? "; the device's context is lost until the process ends" : "");
-}
-
-/* ---- The driver ----------------------------------------------------------------------------------------------------------- */
-
-/* cudaSetDevice would change the thread's device, and setting the old one back would make a context on a device that nobody asked
- * for; the driver's stack of contexts does neither. */
-static struct {
-  CUresult (*retain)(CUcontext *context, CUdevice device);
-  CUresult (*push)(CUcontext context);
-  CUresult (*pop)(CUcontext *context);
-} driver;
-
-static fh_status look_up(const char *name, void **function) {
-  enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const int code = cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, &found);
-#else
-  const int code = cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &found);
-#endif
-  if (code == cudaSuccess && found != cudaDriverEntryPointSuccess)
-    return fh_fail(FH_ERR_DEVICE, "%s: not in this CUDA driver", name);
-  return fh_cuda_status(code, name);
-}
-
-static fh_status load_driver(void) {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  fh_status status = FH_OK;
-  pthread_mutex_lock(&lock);
-  if (!driver.pop && !(status = look_up("cuDevicePrimaryCtxRetain", (void **)(void *)&driver.retain)) &&
-      !(status = look_up("cuCtxPushCurrent", (void **)(void *)&driver.push)))
-    status = look_up("cuCtxPopCurrent", (void **)(void *)&driver.pop);
-  pthread_mutex_unlock(&lock);
-  return status;
-}
-
-fh_status fh_cuda_enter(const fh_device *device) {
-  return fh_cuda_status((int)driver.push(fh_cuda_of(device)->context), "cuCtxPushCurrent");
-}
-
-fh_status fh_cuda_leave(fh_status status) {
-  CUcontext ours;
-  const CUresult popped = driver.pop(&ours);
-  return status ? status : fh_cuda_status((int)popped, "cuCtxPopCurrent");
-}
 
 /* ---- Opening -------------------------------------------------------------------------------------------------------------- */
 
@@ -204,7 +129,7 @@ static fh_status open_cuda(fh_device *device, const char *name, int64_t ordinal,
   if (options->threads || options->isa)
     return fh_fail(FH_ERR_ARGUMENT, "options.%s: got %d for a CUDA device, wanted 0", options->threads ? "threads" : "isa",
                    (int)(options->threads ? options->threads : options->isa));
-  if ((status = find(name, ordinal)) || (status = describe(&device->info, name, (int)ordinal)) || (status = load_driver()))
+  if ((status = find(name, ordinal)) || (status = describe(&device->info, name, (int)ordinal)) || (status = fh_cuda_load_driver()))
     return status;
   fh_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return fh_fail(FH_ERR_MEMORY, "device: the system refused %zu bytes for its state", sizeof *cuda);
@@ -214,7 +139,7 @@ static fh_status open_cuda(fh_device *device, const char *name, int64_t ordinal,
                         .memory_bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, (int)ordinal), .name = device->info.name};
   device->state = cuda;
   if (!(status = read_environment(cuda)) &&
-      !(status = fh_cuda_status((int)driver.retain(&cuda->context, (CUdevice)ordinal), "cuDevicePrimaryCtxRetain")))
+      !(status = fh_cuda_retain(&cuda->context, ordinal)))
     status = furnish(device);
   if (status) close_cuda(device);
   return status;

@@ -7,7 +7,7 @@
 
 static inline fhk_cpu *fh_cpu(const fh_device *device) { return device->state; }
 
-/* Memory (cpu_memory.c). */
+/* Memory (memory.c). */
 fh_status fh_cpu_alloc(fh_device *device, fh_memory memory, uint64_t bytes, void **base);
 void fh_cpu_release(fh_device *device, fh_memory memory, void *base);
 fh_status fh_cpu_write(fh_device *device, void *to, const void *host, uint64_t bytes);
@@ -15,7 +15,7 @@ fh_status fh_cpu_read(fh_device *device, const void *from, void *host, uint64_t 
 fh_status fh_cpu_fill(fh_buffer *buffer, int32_t value);
 fh_status fh_cpu_evict(fh_buffer *buffer);
 
-/* Views (cpu_view.c). */
+/* Views (view.c). */
 fh_status fh_cpu_view_fill(const fh_view *view, uint32_t bits);
 fh_status fh_cpu_view_random(const fh_view *view, const fh_generator *generator);
 fh_status fh_cpu_view_write(const fh_view *view, const void *src);
@@ -29,7 +29,7 @@ enum { FH_CPU_CHUNK = 4096 };
  * n; `first` is a multiple of FH_CPU_CHUNK. */
 typedef void fh_cpu_make(void *arg, int64_t first, int64_t n, void *staged);
 
-/* The one whose arg is an fh_generator (cpu_random.c), for an fh_isa. */
+/* The one whose arg is an fh_generator (random.c), for an fh_isa. */
 fh_cpu_make *fh_cpu_random_maker(int32_t isa);
 
 #endif

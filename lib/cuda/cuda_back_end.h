@@ -26,6 +26,14 @@ static inline cudaStream_t fh_cuda_stream(const fh_device *device, void *stream)
   return stream ? stream : fh_cuda_of(device)->stream;
 }
 
+/* ---- What the other files build on (context.c) ---- */
+
+/* Look the driver's functions up, once a process; before any of the functions below. */
+fh_status fh_cuda_load_driver(void);
+
+/* The device's primary context, retained. */
+fh_status fh_cuda_retain(CUcontext *context, int64_t ordinal);
+
 /* FH_OK for cudaSuccess; else the status and message of a cudaError_t that `function` gave. */
 fh_status fh_cuda_status(int code, const char *function);
 
@@ -37,7 +45,7 @@ fh_status fh_cuda_status(int code, const char *function);
 fh_status fh_cuda_enter(const fh_device *device);
 fh_status fh_cuda_leave(fh_status status);
 
-/* Memory (cuda_memory.c). */
+/* Memory (memory.c). */
 fh_status fh_cuda_alloc(fh_device *device, fh_memory memory, uint64_t bytes, void **base);
 void fh_cuda_release(fh_device *device, fh_memory memory, void *base);
 fh_status fh_cuda_check_wrapped(fh_device *device, const void *base);
@@ -46,14 +54,14 @@ fh_status fh_cuda_read(fh_device *device, const void *from, void *host, uint64_t
 fh_status fh_cuda_fill(fh_buffer *buffer, int32_t value);
 fh_status fh_cuda_evict(fh_buffer *buffer);
 
-/* Views (cuda_view.c). */
+/* Views (view.c). */
 fh_status fh_cuda_view_fill(const fh_view *view, uint32_t bits);
 fh_status fh_cuda_view_random(const fh_view *view, const fh_generator *generator);
 fh_status fh_cuda_view_write(const fh_view *view, const void *src);
 fh_status fh_cuda_view_read(const fh_view *view, void *dst);
 fh_status fh_cuda_view_copy(const fh_view *dst, const fh_view *src);
 
-/* Streams, graphs and timers (cuda_stream.c). */
+/* Streams, graphs and timers (stream.c). */
 fh_status fh_cuda_stream_create(fh_device *device, void **stream);
 void fh_cuda_stream_destroy(fh_device *device, void *stream);
 fh_status fh_cuda_graph_begin(fh_device *device, void *stream);
@@ -65,7 +73,7 @@ void fh_cuda_moment_destroy(fh_device *device, fh_moment *moment);
 fh_status fh_cuda_moment_mark(fh_device *device, fh_moment *moment, void *stream);
 fh_status fh_cuda_moment_between(fh_device *device, const fh_moment *start, const fh_moment *stop, double *us);
 
-/* Calls (cuda_call.c). */
+/* Calls (call.c). */
 fh_status fh_cuda_prepare(const fh_device *device); /* load the kernels; entered */
 int fh_cuda_offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]);
 uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call);
