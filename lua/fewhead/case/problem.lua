@@ -300,6 +300,20 @@ function Problem:bare_call(path, outputs, options)
   return call
 end
 
+local LINE_BYTES = 2048 -- more than any line of fh_explain
+
+--- What path "auto" makes of the problem and why, in one line of the library (fh_explain): what it takes, the expected
+-- microseconds of each path, what a plan would cost, and where the costs are from. Options as problem:call's. nil, err when the
+-- call is refused.
+function Problem:explain(options)
+  check(self, "explain")
+  local call = describe(self, "problem:explain", "auto", nil, options, 2)
+  local line = ffi.new("char[?]", LINE_BYTES)
+  local ok, err = F.check(C.fh_explain(self.device.handle, call, line, LINE_BYTES))
+  if not ok then return nil, err end
+  return ffi.string(line)
+end
+
 -- Point the call to a workspace that is large enough. The one of this problem grows to the largest that was asked for; a call
 -- keeps the one it was given. Returns the call, or nil, err.
 local function with_workspace(self, path, call)
