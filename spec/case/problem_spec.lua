@@ -208,7 +208,8 @@ describe("problem", function()
     assert.is_nil(line:find("\n"))
     assert.equal(helper.on_cpu() and p.valid_keys or 12 * p.case.topk, tonumber(line:match("(%d+) keys")))
     assert.is_truthy(p:explain({ row_invariant = true }):find("packed is not on offer: row_invariant is 1", 1, true))
-    assert.equal('problem:explain: unknown option "rows"; known: ', helper.refusal(function() p:explain { rows = 3 } end):sub(1, 44))
+    assert.matches('^problem:explain: unknown option "rows"; ',
+      helper.refusal(function() p:explain { rows = 3 } end))
   end)
 
   it("gives padded its zero heads to compute: as many as the case says", function()
