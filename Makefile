@@ -189,6 +189,8 @@ help:
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'
 	@echo 'make setup      only install what sweep, test, bench and lint need'
+	@echo 'make wheel      build/wheel/fewhead-*.whl: the Python package with the library in it'
+	@echo 'make test-torch its tests, in a virtual environment with PyTorch (make torch-env: about 3 GB, once; FEWHEAD_TORCH_ENV: where)'
 	@echo 'make clean      remove build/'
 	@echo 'ARGS= goes to the command behind sweep, parity, bench and bench-gpu: make sweep ARGS=--help'
 
@@ -298,6 +300,24 @@ lint-format:
 	@command -v $(CLANG_FORMAT) >/dev/null || { echo 'lint-format: not run, $(CLANG_FORMAT) is not installed'; exit 0; }; \
 	{ for f in $(FORMATTED); do $(CLANG_FORMAT) "$$f" | cmp -s - "$$f" || echo "$$f: not laid out as .clang-format says: run make format"; done; \
 	  awk 'length > 120 { print FILENAME ":" FNR ": " length " columns, wanted at most 120" }' $(FORMATTED); } | awk '1; END { exit NR > 0 }'
+
+# ---- The Python package. A folder to import from and a wheel are made of the same files; nothing is compiled against PyTorch.
+.PHONY: wheel torch-env test-torch
+TORCH_ENV = $(or $(FEWHEAD_TORCH_ENV),$(HOME)/.cache/fewhead/torch)
+
+wheel:
+	$(build_now)
+	@python3 engines/python/package.py wheel $(BUILD)/wheel --library $(LIBRARY)
+
+torch-env:
+	@engines/python/torch_env.sh "$(TORCH_ENV)"
+
+# FEWHEAD_GRID=FILE: FlashMLA's conformance grid, one case a line, in place of the short one in the tests.
+test-torch: torch-env
+	$(build_now)
+	@python3 engines/python/package.py stage $(BUILD)/python --library $(LIBRARY)
+	@PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(abspath $(BUILD)/python) "$(TORCH_ENV)/bin/python" -m pytest -q \
+	  -c engines/python/pyproject.toml --rootdir engines/python engines/python/tests $(ARGS)
 
 # ---- Install. The Lua modules find header and library from where they lie themselves. Every file gets its mode here, and `install -d`
 # makes folders with 755: what is installed is for everybody, whatever the umask is.
