@@ -184,7 +184,7 @@ help:
 	@echo 'make bench-gpu  parity of every path on a GPU, then kernels.* and packed.* in results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
 	@echo 'make build/kernels  the kernels alone with their own checks and times, on a machine with a GPU: build/kernels check'
 	@echo 'make docs       write the tables in README, docs/, results/ and kernels/ anew from the records'
-	@echo 'make lint       all checks of the sources: lint-lua, lint-c, lint-tidy, lint-sh, lint-docs'
+	@echo 'make lint       checks of the sources: $(LINT)'
 	@echo 'make format     lay out the C and CUDA sources; make lint-format only checks'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
 	@echo 'make uninstall  the same paths, removed'

@@ -108,19 +108,19 @@ end
 
 local KINDS = {}
 
--- What FlashMLA, or padded heads where there is no FlashMLA, takes and what auto takes in its place, on each device of results/.
+-- FlashMLA, or padded where there is no FlashMLA, beside auto: every device of results/ but results/local, GPUs first.
 function KINDS.summary(_, where)
-  local rows = {}
-  local list = assert(io.popen("ls results"))
-  for folder in list:lines() do
-    local records = read(folder, "peers") or read(folder, "gate_sweep")
+  local rows, cpus = {}, {}
+  for folder in assert(io.popen("LC_ALL=C ls results")):lines() do
+    local records = folder ~= "local" and (read(folder, "peers") or read(folder, "gate_sweep"))
     for _, row in ipairs(records and rows_of(records, where, { "pattern", "s_q" }) or {}) do
-      row.device = row.first.run.device
-      if row.first.run.kind == "cpu" then row.device = ("%s, %d threads"):format(row.device, row.first.run.threads) end
-      rows[#rows + 1] = row
+      local run = row.first.run
+      local list = run.kind == "cpu" and cpus or rows
+      row.device = run.kind == "cpu" and ("%s, %s, %d threads"):format(run.device, run.isa, run.threads) or run.device
+      list[#list + 1] = row
     end
   end
-  list:close()
+  for _, row in ipairs(cpus) do rows[#rows + 1] = row end
   return markdown(rows, {
     { key = "device", align = "left", of = function(row) return row.device end }, field("pattern", "lists", "left"), field "s_q",
     us("flashmla", "FlashMLA"), us "padded", us "gather", us "packed", us "auto",
@@ -187,7 +187,7 @@ end
 -- One chunk through all layers of a model: every file of the folder whose name begins with "layers".
 function KINDS.layers(folder, where)
   local rows = {}
-  for path in assert(io.popen(("ls results/%s/layers*.jsonl"):format(folder))):lines() do
+  for path in assert(io.popen(("LC_ALL=C ls results/%s/layers*.jsonl"):format(folder))):lines() do
     local records = need(folder, path:match("([^/]+)%.jsonl$"))
     for _, row in ipairs(rows_of(records, where, { "preset", "prior" })) do rows[#rows + 1] = row end
   end
@@ -211,7 +211,7 @@ end
 -- Which run made each file of the folder.
 function KINDS.runs(folder)
   local rows = {}
-  for path in assert(io.popen(("ls results/%s/*.jsonl"):format(folder))):lines() do
+  for path in assert(io.popen(("LC_ALL=C ls results/%s/*.jsonl"):format(folder))):lines() do
     local run = need(folder, path:match("([^/]+)%.jsonl$"))[1].run
     rows[#rows + 1] = { file = path:match("[^/]+$"), options = ("`%s`"):format(table.concat(run.argv, " ")), run = run }
   end

@@ -44,14 +44,19 @@ text
     process.remove(folder)
   end)
 
-  it("keeps to records that have the wanted values", function()
-    local folder = checkout("<!-- table: summary s_q=64,256 -->\n<!-- end -->\n", { ["results/box/gate_sweep.jsonl"] = SWEEP })
+  it("keeps to records that have the wanted values, puts GPUs first and leaves results/local out", function()
+    local document = "<!-- table: summary s_q=64,256 -->\n<!-- end -->\n"
+    local folder = checkout(document, { ["results/box/gate_sweep.jsonl"] = SWEEP })
+    helper.shell(("cd %sresults && mkdir a local && cp box/gate_sweep.jsonl local"):format(folder))
+    local cpu = SWEEP:gsub('"kind":"cuda"', '"kind":"cpu","isa":"avx2","threads":2')
+    helper.write(folder .. "results/a/gate_sweep.jsonl", cpu)
     assert.same({ 0, "" }, { run(folder) })
     assert.equal([[
 <!-- table: summary s_q=64,256 -->
 | device | lists | s_q | FlashMLA | padded | gather | packed | auto | baseline / auto |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 | Box | csa | 64 | - | 30.0 us | 12.0 us | - | 15.0 us | 2.00 |
+| Box, avx2, 2 threads | csa | 64 | - | 30.0 us | 12.0 us | - | 15.0 us | 2.00 |
 <!-- end -->
 ]], helper.read(folder .. "README.md"))
     process.remove(folder)
