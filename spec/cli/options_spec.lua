@@ -166,7 +166,7 @@ describe("options.new", function()
       { p:parse { "--preset", "glm5 tp8" } })
     local _, err = pcall(function() parser { "prest" } end)
     assert.matches('cli.options: option 1: got "prest", wanted .-did you mean "preset"%?$', err)
-    assert.equal(60, options.shared.seconds.default)
+    assert.equal(60, options.shared().seconds.default)
   end)
 
   it("writes its own help", function()

@@ -10,13 +10,8 @@
 -- share: see M.shared.
 local args = require "fewhead.base.arguments"
 local axis = require "fewhead.decide.axis"
-local device = require "fewhead.device.device"
 local exit = require "fewhead.cli.exit"
-local layout = require "fewhead.case.layout"
 local option = require "fewhead.base.option"
-local pattern = require "fewhead.case.pattern"
-local preset = require "fewhead.case.preset"
-local provider = require "fewhead.device.provider"
 
 local M = {}
 
@@ -32,50 +27,59 @@ option.kinds.AXIS = { parse = check_axis, check = check_axis }
 
 -- A plug-in and what to call it; the value is a provider (fh.provider).
 option.kinds.PROVIDER = {
-  parse = provider.from_option,
+  parse = function(text) return require("fewhead.device.provider").from_option(text) end,
   check = function(value)
-    if provider.is(value) then return value end
+    if require("fewhead.device.provider").is(value) then return value end
     return nil, "a provider"
   end,
 }
 
 -- ---- Rows that experiments share ----------------------------------------------------------------------------------------------
 
---- The shared rows by name. Where several values make sense a script says so: { "layout", "LIST", default = "vllm" }.
-M.shared = {
-  preset = { "--preset", "NAME", "model and TP size", default = preset.default, choices = preset.names() },
-  heads = { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
-  s_q = { "--s-q", "AXIS", "rows of a chunk", lo = 1 },
-  pattern = { "--pattern", "NAME", "index pattern", default = "csa", choices = pattern.drawn },
-  indices = {
-    "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]", without = { "pattern" },
-  },
-  layout = { "--layout", "NAME", "memory layout", default = "vllm", choices = layout.names },
-  seed = { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
-  device = { "--device", "NAME", "device to run on: cpu, cuda:0", default = device.default_name() },
-  provider = provider.option,
-  seconds = { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
-  cold = { "--cold", nil, "find caches cold in every run" },
-  out = { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
-}
+local shared
+
+--- The shared rows by name: preset, heads, s_q, pattern, indices, layout, seed, device, provider, seconds, cold, out. Where
+-- several values make sense a script says so: { "layout", "LIST", default = "vllm" }. The library is loaded when the rows are
+-- first asked for.
+function M.shared()
+  if shared then return shared end
+  local device, layout = require "fewhead.device.device", require "fewhead.case.layout"
+  local pattern, preset = require "fewhead.case.pattern", require "fewhead.case.preset"
+  local provider = require "fewhead.device.provider"
+  shared = {
+    preset = { "--preset", "NAME", "model and TP size", default = preset.default, choices = preset.names() },
+    heads = { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
+    s_q = { "--s-q", "AXIS", "rows of a chunk", lo = 1 },
+    pattern = { "--pattern", "NAME", "index pattern", default = "csa", choices = pattern.drawn },
+    indices = {
+      "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]", without = { "pattern" },
+    },
+    layout = { "--layout", "NAME", "memory layout", default = "vllm", choices = layout.names },
+    seed = { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    device = { "--device", "NAME", "device to run on: cpu, cuda:0", default = device.default_name() },
+    provider = provider.option,
+    seconds = { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
+    cold = { "--cold", nil, "find caches cold in every run" },
+    out = { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
+  }
+  return shared
+end
 
 --- The device that --device names; nil and the reason, by that option.
 function M.open_device(name)
-  local dev, err = device.open(name)
+  local dev, err = require("fewhead.device.device").open(name)
   return dev, err and err:gsub("^name:", "--device:")
 end
-
-local SHARED = {}
-for name in pairs(M.shared) do SHARED[#SHARED + 1] = name end
-table.sort(SHARED)
 
 -- The row that an entry of a script's list stands for: a row, the name of a shared one, or that with fields of its own.
 local function row_of(where, entry, level)
   local name = type(entry) == "table" and entry[1] or entry
   if type(name) ~= "string" or name:sub(1, 1) == "-" then return args.table(where, entry, level + 1) end
-  args.enum(where, name, SHARED, level + 1)
-  local row = {}
-  for key, value in pairs(M.shared[name]) do row[key] = value end
+  local names, row = {}, {}
+  for each in pairs(M.shared()) do names[#names + 1] = each end
+  table.sort(names)
+  args.enum(where, name, names, level + 1)
+  for key, value in pairs(M.shared()[name]) do row[key] = value end
   for key, value in pairs(type(entry) == "table" and entry or {}) do
     if key ~= 1 then row[key] = value end
   end
