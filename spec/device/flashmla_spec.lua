@@ -329,7 +329,7 @@ describe("FlashMLA", function()
       return result, seen
     end
 
-    local SIZES = { s_q = 3, h_q = 8, s_kv = 160, topk = 128, window = 0, index_topk = 128, pattern = "uniform", seed = 3 }
+    local SIZES = { s_q = 3, h_q = 8, s_kv = 160, topk = 128, pattern = "uniform", seed = 3 }
     local function sizes(change)
       local s = {}
       for _, t in ipairs { SIZES, change or {} } do
@@ -389,9 +389,9 @@ describe("FlashMLA", function()
 
     it("pads lists to a multiple of 128 and heads to 64 or 128", function()
       local path = extension("inferred3", "-DOPTIONAL=3")
-      local result, seen = run(path, sizes { h_q = 72, topk = 100, index_topk = 100 })
+      local result, seen = run(path, sizes { h_q = 72, topk = 100 })
       assert.same({ "pass", 128, 128 }, { result.status, seen.heads, seen.width })
-      result, seen = run(path, sizes { h_q = 5, topk = 129, index_topk = 129 }, "padding=timed")
+      result, seen = run(path, sizes { h_q = 5, topk = 129 }, "padding=timed")
       assert.same({ "pass", 64, 256 }, { result.status, seen.heads, seen.width })
     end)
 
