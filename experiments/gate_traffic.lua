@@ -40,7 +40,8 @@ print(gate)
 for _, file in ipairs(opt.traffic) do
   local trace = need(fh.trace.read(file, { skip_bad = opt.skip_bad }))
   local chunks = fh.trace.chunks(trace, {
-    max_tokens = opt.max_tokens, decode_rows = opt.decode_rows, load = opt.load, tokens_per_s = opt.tokens_per_s,
+    max_tokens = opt.max_tokens, decode_rows = opt.decode_rows,
+    load = not opt.alone and opt.load or nil, tokens_per_s = not opt.alone and opt.tokens_per_s or nil,
     pack = not opt.alone, prefix_cache = not opt.no_prefix_cache,
   })
   local rows, note = fh.score.score(chunks, gates, gate.cost)

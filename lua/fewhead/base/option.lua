@@ -178,6 +178,13 @@ function M.defaults(rows)
   return values
 end
 
+-- The values of a `with` in a sentence.
+local function words(values)
+  local list = {}
+  for i, value in ipairs(values) do list[i] = tostring(value) end
+  return table.concat(list, " or ")
+end
+
 -- Whether an option's value is one that a `with` asks for.
 local function has_one(value, wanted)
   if wanted == true then return value ~= nil and value ~= false end
@@ -205,7 +212,7 @@ function M.idle(rows, given, values, spell)
         local wanted = row.with[key]
         if not has_one(values[key], wanted) then
           return row, ("has no effect without %s%s"):format(spell(rows.by_key[key]),
-            wanted == true and "" or " " .. table.concat(wanted, " or "))
+            wanted == true and "" or " " .. words(wanted))
         end
       end
     end

@@ -9,6 +9,7 @@
 -- file is read piece by piece: it takes memory for its requests, whatever its size.
 
 local args = require "fewhead.base.arguments"
+local option = require "fewhead.base.option"
 local json = require "fewhead.base.json"
 
 local M = {}
@@ -261,6 +262,26 @@ M.tokens_per_s = 32768 / 3.22
 -- whole cluster would drown one engine. At 1 and above the queue never empties and every chunk is full.
 M.load = 0.7
 
+-- A number, or false for none.
+local LOAD = {}
+function LOAD.check(value, row)
+  if value == false then return false end
+  return option.kinds.NUMBER.check(value, row)
+end
+option.kinds.LOAD = LOAD
+
+-- What M.chunks takes.
+local CHUNK_OPTIONS = option.rows("trace.chunks", {
+  { "--max-tokens", "INTEGER", "rows of a chunk at most", default = M.max_tokens, lo = 1, hi = MOST_TOKENS },
+  { "--decode-rows", "INTEGER", "of these, rows that running decodes take", default = 0, lo = 0 },
+  { "--tokens-per-s", "NUMBER", "prompt tokens the engine computes a second", default = M.tokens_per_s, lo = 1, hi = 1e12,
+    with = { pack = { true } } },
+  { "--prefix-cache", nil, "compute uncached tokens alone", default = true },
+  { "--load", "LOAD", "share of that speed the trace is stretched to", default = M.load, lo = 1e-6, hi = 1e6,
+    with = { pack = { true } } },
+  { "--pack", nil, "several requests a chunk", default = true },
+})
+
 local Chunks = {}
 Chunks.__index = Chunks
 
@@ -275,14 +296,11 @@ function M.chunks(trace, options)
   if getmetatable(trace) ~= Trace then
     error(("trace.chunks: trace: got %s, wanted what trace.read returned"):format(args.show(trace)), 2)
   end
-  options = args.options("trace.chunks", options or {},
-    { "max_tokens", "prefix_cache", "decode_rows", "tokens_per_s", "load", "pack" }, 2)
-  local most = args.integer("trace.chunks: max_tokens", options.max_tokens or M.max_tokens, 1, MOST_TOKENS, 2)
-  local decode_rows = args.integer("trace.chunks: decode_rows", options.decode_rows or 0, 0, most - 1, 2)
-  local speed = args.number("trace.chunks: tokens_per_s", options.tokens_per_s or M.tokens_per_s, 1, 1e12, 2)
-  local cached, pack, load = options.prefix_cache ~= false, options.pack ~= false, options.load
-  if load == nil then load = M.load end
-  if load then args.number("trace.chunks: load", load, 1e-6, 1e6, 2) end
+  local o = option.table("trace.chunks", options, CHUNK_OPTIONS)
+  local most, decode_rows, speed, cached, pack, load = o.max_tokens, o.decode_rows, o.tokens_per_s, o.prefix_cache, o.pack, o.load
+  if decode_rows >= most then
+    error(("trace.chunks: decode_rows: got %s, wanted a whole number in 0 .. %d"):format(args.show(decode_rows), most - 1), 2)
+  end
 
   local field = cached and "uncached" or "input"
   local budget, requests = most - decode_rows, trace.requests
