@@ -115,7 +115,7 @@ describe("gate_sweep", function()
     local out, status = helper.shell(([[
       cd %s. && mkdir %sout && echo old >%sout/gate_sweep.md
       ./fewhead run experiments/gate_sweep.lua --s-q 8:2048:*2 --seconds 0 --out %sout >%sstdout 2>&1 &
-      while kill -0 $! && ! [ -s %sout/gate_sweep.jsonl.$!.tmp ]; do sleep 0.05; done
+      while kill -0 $! && ! grep -qs . %sout/gate_sweep.jsonl.*.tmp; do sleep 0.05; done
       kill -INT $!
       wait $!]]):format(helper.root, folder, folder, folder, folder, folder))
     assert.equal("", out)

@@ -36,6 +36,7 @@ describe("fh.compare", function()
       local r = json.decode(json.encode(c.records[i]))
       assert.equal(path, r.path)
       assert.equal("fewhead", r.provider)
+      assert.matches(path, r.kernel, 1, true)
       assert.same(json.decode(json.encode(case(small):describe())), r.case)
       assert.same({ "pass", "reference", 12 * 8 * 512 }, { r.parity.status, r.parity.against, r.parity.compared })
       for _, key in ipairs { "mean_abs", "max_abs", "rel", "cos_diff", "lse_max_abs" } do assert.is_number(r.parity[key]) end

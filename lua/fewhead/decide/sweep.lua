@@ -145,6 +145,48 @@ Sweep.__index = Sweep
 
 local function new(list) return setmetatable({ records = list or {}, interrupted = false }, Sweep) end
 
+-- What a sweep is to do: { cells =, paths =, own = options of its own, compare = options of fh.compare, run = the header }. Wrong
+-- options raise; level as in error(), 1 = the caller of this.
+local function task_of(options, level)
+  local known = {}
+  for _, list in ipairs { require("fewhead.case.case").options, OWN, COMPARE } do
+    for _, key in ipairs(list) do known[#known + 1] = key end
+  end
+  args.options("sweep", args.table("sweep", options, level + 1), known, level + 1)
+  local dev = device.check("sweep: device", options.device or device.default(), level + 1)
+  local paths = require("fewhead.measure.compare").expand("sweep: paths", options.paths or { "padded", "native" }, dev, level + 1)
+  local axes, shared = axes_of(options, level + 1)
+  check_patterns(options, axes, level + 1)
+  if options.max_seconds ~= nil then args.number("sweep: max_seconds", options.max_seconds, 0, nil, level + 1) end
+  local own, compare = {}, {}
+  for _, key in ipairs(OWN) do own[key], shared[key] = options[key], nil end
+  for _, key in ipairs(COMPARE) do compare[key], shared[key] = options[key], nil end
+  if options.indices and not options.pattern then shared.pattern = "file" end -- refused cells say so too
+  local run = own.run or require("fewhead.record.run").header(dev, own.argv)
+  compare.device, compare.run, compare.interrupted = dev, run, own.interrupted
+  return { cells = product(axes, shared), paths = paths, own = own, compare = compare, run = run }
+end
+
+-- The seconds of those that are left that cell i gets: its share of the rows to come.
+local function share_of(cells, i, left)
+  local rows = 0
+  for j = i, #cells do rows = rows + cells[j].s_q end
+  return math.max(0, left) * (rows > 0 and cells[i].s_q / rows or 0)
+end
+
+-- Add the records of a cell to a sweep and, while it can be written, to the file.
+local function take(sweep, measured, on_record)
+  for _, record in ipairs(measured) do
+    sweep.records[#sweep.records + 1] = record
+    if sweep.writer then
+      local ok
+      ok, sweep.write_error = sweep.writer:add(record)
+      if not ok then sweep.writer = nil end -- the file holds what came before; what is measured from here on is in the result
+    end
+    if on_record then on_record(record) end
+  end
+end
+
 --- Run a sweep. Axes, each one value or several: s_q, heads, s_kv, topk, window, index_topk, ratio, prior, requests, h_pad, seed
 -- in the axis grammar, preset, pattern, layout as names; every other option of fh.case holds for all cells. And
 --   paths        as fh.compare takes them ({ "padded", "native" }), providers too
@@ -159,66 +201,35 @@ local function new(list) return setmetatable({ records = list or {}, interrupted
 -- Returns { records =, cells = how many were measured or refused, planned = how many there were to be, interrupted = boolean,
 -- write_error = why the file lacks records or is not there: a disk that was full, say }; nil, err when the file cannot be made.
 function M.run(options)
-  local known = {}
-  for _, list in ipairs { require("fewhead.case.case").options, OWN, COMPARE } do
-    for _, key in ipairs(list) do known[#known + 1] = key end
-  end
-  args.options("sweep", args.table("sweep", options, 2), known, 2)
-  local paths = options.paths or { "padded", "native" }
-  local dev = device.check("sweep: device", options.device or device.default())
-  local path_names = require("fewhead.measure.compare").expand("sweep: paths", paths, dev, 2)
-  local axes, shared = axes_of(options, 2)
-  check_patterns(options, axes, 2)
-  local how = {}
-  for _, list in ipairs { OWN, COMPARE } do
-    for _, key in ipairs(list) do how[key], shared[key] = options[key], nil end
-  end
-  if options.indices and not options.pattern then shared.pattern = "file" end -- refused cells say so too
-  if how.max_seconds ~= nil then args.number("sweep: max_seconds", how.max_seconds, 0, nil, 2) end
-  local run = how.run or require("fewhead.record.run").header(dev, how.argv)
-  local writer, err
-  if how.out then
-    writer, err = records.writer(how.out)
+  local task = task_of(options, 2)
+  local cells, own, sweep = task.cells, task.own, new()
+  sweep.cells, sweep.planned, sweep.run = 0, #cells, task.run
+  if own.out then
+    local writer, err = records.writer(own.out)
     if not writer then return nil, err end
+    sweep.writer = writer
   end
-
-  local sweep, cells = new(), product(axes, shared)
-  sweep.cells, sweep.planned, sweep.run = 0, #cells, run
   local clock = require("fewhead.base.ffi").C.fh_time_ns
   local start = clock()
-  local compare = { device = dev, run = run, interrupted = how.interrupted }
-  for _, key in ipairs(COMPARE) do compare[key] = how[key] end
   for i, cell in ipairs(cells) do
-    if how.interrupted and how.interrupted() then
-      sweep.interrupted = true
-      break
+    local measured
+    if not (own.interrupted and own.interrupted()) then
+      if own.on_cell then own.on_cell(i, #cells, cell) end
+      local left = own.max_seconds and own.max_seconds - tonumber(clock() - start) / 1e9
+      task.compare.max_seconds = left and share_of(cells, i, left)
+      measured = measure(cell, task.paths, task.compare)
     end
-    if how.on_cell then how.on_cell(i, #cells, cell) end
-    if how.max_seconds then
-      local left = how.max_seconds - tonumber(clock() - start) / 1e9
-      local rows = 0
-      for j = i, #cells do rows = rows + cells[j].s_q end
-      compare.max_seconds = math.max(0, left) * (rows > 0 and cell.s_q / rows or 0)
-    end
-    local measured = measure(cell, path_names, compare)
     if not measured then
       sweep.interrupted = true
       break
     end
     sweep.cells = i
-    for _, record in ipairs(measured) do
-      sweep.records[#sweep.records + 1] = record
-      if writer then
-        local ok
-        ok, sweep.write_error = writer:add(record)
-        if not ok then writer = nil end -- the file holds what came before; what is measured from here on is in the result
-      end
-      if how.on_record then how.on_record(record) end
-    end
+    take(sweep, measured, own.on_record)
   end
-  if writer then
+  if sweep.writer then
     local _
-    _, sweep.write_error = writer:commit() -- interrupted within the first cell it keeps what an earlier run left
+    _, sweep.write_error = sweep.writer:commit() -- interrupted within the first cell it keeps what an earlier run left
+    sweep.writer = nil
   end
   return sweep
 end
