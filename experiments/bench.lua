@@ -106,6 +106,7 @@ print(fh.table.text(rows, {
   { key = "useful", title = "useful GFLOP/s", format = "%.1f" },
   { key = "executed", title = "executed GFLOP/s", format = "%.1f" },
   { key = "share", title = "of sgemm", format = "%.2f" }, { key = "wanted" }, { key = "met" },
+  { key = "work", title = "kernel", align = "left", format = function(work) return work.kernel end },
 }))
 local speedup = time.padded.median_us / native
 print(("\nbetter native path: %.2fx as fast as padded, wanted >= %d: %s"):format(speedup, WANTED.speedup,

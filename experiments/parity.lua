@@ -45,6 +45,7 @@ print(fh.table.text(rows, {
   { key = "path", align = "left" }, { key = "against", align = "left" }, { key = "status", align = "left" }, { key = "compared" },
   { key = "mean_abs", format = "%.2e" }, { key = "max_abs", format = "%.2e" }, { key = "rel", format = "%.2e" },
   { key = "cos_diff", format = "%.1e" }, { key = "lse_max_abs", title = "lse", format = "%.1e" },
+  { key = "work", title = "kernel", align = "left", format = function(work) return work.kernel or "-" end },
   { key = "reason", align = "left" },
 }))
 print(table.concat(verdicts, "\n"))
