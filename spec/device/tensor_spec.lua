@@ -92,7 +92,9 @@ describe("tensor.new", function()
     assert.equal("tensor.new: shape: got {1, 1, 1, 1, 1}, wanted a list of 1 .. 4 values", new(dev, "f32", { 1, 1, 1, 1, 1 }))
     assert.equal("tensor.new: shape: got a table with other keys than 1, 2, .., wanted a list of 1 .. 4 values",
       new(dev, "f32", { 1, n = 2 }))
-    for _, size in ipairs { -1, 1.5, NAN, INF, 2^53, true, "3", 3LL } do
+    assert.equal("tensor.new: shape[2]: got 9007199254740992, wanted a whole number in 0 .. 9007199254740991",
+      new(dev, "f32", { 1, 2^53 }))
+    for _, size in ipairs { -1, 1.5, NAN, INF, true, "3", 3LL } do
       assert.equal(("tensor.new: shape[2]: got %s, wanted a whole number >= 0"):format(args.show(size)),
         new(dev, "f32", { 1, size }))
     end
@@ -420,7 +422,9 @@ describe("tensor:random", function()
     assert.equal('tensor:random: dist: got "normal", wanted uniform', refusal(function() i:random { dist = "normal" } end))
     assert.equal("tensor:random: low: given, but dist is normal", refusal(function() f:random { low = 0 } end))
     assert.equal("tensor:random: sd: given, but dist is uniform", refusal(function() f:random { dist = "uniform", sd = 1 } end))
-    for _, seed in ipairs { -1, 2^53, 0.5, false } do
+    assert.equal("tensor:random: seed: got 9007199254740992, wanted a whole number in 0 .. 9007199254740991",
+      refusal(function() f:random { seed = 2^53 } end))
+    for _, seed in ipairs { -1, 0.5, false } do
       assert.equal(("tensor:random: seed: got %s, wanted a whole number >= 0"):format(args.show(seed)),
         refusal(function() f:random { seed = seed } end))
     end
