@@ -184,3 +184,13 @@ def test_costs_decide(device):
 def test_strided_inputs_are_strided():
     t = strided(torch.zeros(3, 4, 5))
     assert t.stride() == (30, 6, 1) and not t.is_contiguous()
+
+
+def test_without_the_fast_allocator(device, monkeypatch):
+    """A PyTorch that lacks the undocumented function, and a device that is not the current one, take torch.empty."""
+    from fewhead import _call
+    monkeypatch.setattr(_call, "_empty_strided_cpu", None)
+    monkeypatch.setattr(_call, "_empty_strided_cuda", None)
+    arguments = small(device, s_q=20)
+    for path in paths(device, 8):
+        compare(call(arguments, path=path), wanted(arguments))
