@@ -103,7 +103,7 @@ def metadata():
     with open(os.path.join(HERE, "README.md"), encoding="utf-8") as f:
         readme = f.read()
     return (f"Metadata-Version: 2.1\nName: fewhead\nVersion: {version()}\n"
-            "Summary: Sparse MLA prefill for few query heads: FlashMLA's flash_mla_sparse_fwd for 1 to 128 heads\n"
+            "License: MIT\nSummary: Sparse MLA prefill for few query heads: FlashMLA's flash_mla_sparse_fwd for 1 to 128 heads\n"
             f"Requires-Python: >=3.9\nRequires-Dist: torch>={MIN_TORCH}\nDescription-Content-Type: text/markdown\n\n{readme}")
 
 
@@ -131,6 +131,8 @@ def wheel(folder, library=None):
             with open(os.path.join(package, name), "rb") as f:
                 add(archive, f"fewhead/{name}", f.read(), record)
         add(archive, f"{info}/METADATA", metadata().encode(), record)
+        with open(os.path.join(CHECKOUT, "LICENSE"), "rb") as f:
+            add(archive, f"{info}/LICENSE", f.read(), record)
         add(archive, f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: fewhead\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), record)
         lines = "\n".join(record + [f"{info}/RECORD,,", ""])
         add(archive, f"{info}/RECORD", lines.encode(), record)
