@@ -7,6 +7,7 @@
 #include "loops.c"
 #undef fewhead_provider
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,9 +102,19 @@ static void alter_inputs(toy *t, const fh_call *call) {
   if (is(t, "alters-later") && ++t->runs > 2) ++*(uint16_t *)call->kv;
 }
 
+/* What ends or holds up the process that it runs in. */
+static void misbehave(toy *t) {
+  if (is(t, "crashes") || (is(t, "late") && ++t->runs > 3)) raise(SIGSEGV);
+  if (is(t, "aborts")) abort();
+  if (is(t, "exits")) exit(3);
+  if (is(t, "exits0")) exit(0);
+  while (is(t, "hangs")) continue;
+}
+
 static fh_status toy_run(void *state, void *job, const fh_call *call, char *text) {
   toy *t = state;
   note(t, "run");
+  misbehave(t);
   if (is(t, "silent")) return 7;
   if (is(t, "fails") || (is(t, "tires") && ++t->runs > 2)) return fail(FH_ERR_DEVICE, text, "the kernel\tgave up");
   if (is(t, "lazy")) return FH_OK; /* writes nothing */

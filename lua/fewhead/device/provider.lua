@@ -23,6 +23,10 @@ Provider.__index = Provider
 local TAKEN = { native = true, noise = true, fewhead = true }
 for name in pairs(F.paths) do TAKEN[name] = true end
 
+-- [0]: the number of the provider whose code runs, 0 for none; [1]: how many times one was entered.
+local marks = ffi.new("int32_t[2]")
+local numbers = 0
+
 local NAME = "^%a[%w._-]*$"
 local WANTED = "a name of letters, digits, '.', '_', '-', a letter first, that is no path's"
 
@@ -63,8 +67,10 @@ function M.load(path, name, options)
   for kind, number in pairs(F.device_kinds) do
     if math.floor(info.devices / 2^number) % 2 == 1 then kinds[kind] = true end
   end
+  numbers = numbers + 1
   return setmetatable({
-    name = name or called, called = called, version = version, description = description, kinds = kinds, path = path,
+    number = numbers, name = name or called, called = called, version = version, description = description, kinds = kinds,
+    path = path,
     text = description == "" and version or ("%s (%s)"):format(version, description), box = box, handle = box[0],
   }, Provider)
 end
@@ -107,8 +113,21 @@ function Provider:check(status)
 end
 
 -- ---- Jobs -------------------------------------------------------------------------------------------------------------------
--- All code of a plug-in runs in load, workspace_bytes, prepare, run, collect and free of these two objects and nowhere else: a
--- worker process that keeps a crash to itself would stand behind them, and no caller would change.
+-- All code of a plug-in runs in load, workspace_bytes, prepare, run, collect, executed_flops and free of these two objects, and
+-- nowhere else. Each notes which plug-in it enters, so that a process that watches knows whose code crashed or hangs.
+
+--- Note what runs in this memory, two int32_t, from now on: the provider's number (0 for none), and how often one was entered.
+function M.note_in(memory) marks = memory end
+
+local function enter(provider)
+  marks[1] = marks[1] + 1
+  marks[0] = provider.number
+end
+
+local function leave(...)
+  marks[0] = 0
+  return ...
+end
 
 local Job = { __name = "job of a provider" }
 Job.__index = Job
@@ -119,7 +138,8 @@ local anchors = setmetatable({}, { __mode = "k" })
 --- Bytes of workspace that the plug-in wants for a call (fh_call cdata) on a device | nil, err.
 function Provider:workspace_bytes(dev, call)
   local bytes = ffi.new("uint64_t[1]")
-  local ok, err = self:check(C.fh_provider_workspace_bytes(self.handle, dev.handle, call, bytes))
+  enter(self)
+  local ok, err = self:check(leave(C.fh_provider_workspace_bytes(self.handle, dev.handle, call, bytes)))
   if not ok then return nil, err end
   return tonumber(bytes[0])
 end
@@ -129,22 +149,34 @@ end
 function Provider:prepare(dev, call)
   local box = ffi.gc(ffi.new("fh_provider_job *[1]"), C.fh_provider_job_free)
   anchors[box] = { call, self }
-  local ok, err = self:check(C.fh_provider_prepare(self.handle, dev.handle, call, box))
+  enter(self)
+  local ok, err = self:check(leave(C.fh_provider_prepare(self.handle, dev.handle, call, box)))
   if not ok then return nil, err end
-  return setmetatable({ box = box, provider = self, run = function() return C.fh_provider_run(box[0]) end }, Job)
+  local function run()
+    enter(self)
+    return leave(C.fh_provider_run(box[0]))
+  end
+  return setmetatable({ box = box, provider = self, run = run }, Job)
 end
 
 --- Bring the results of a run to the outputs of the call: true | nil, err.
 function Job:collect()
-  local ok, err = self.provider:check(C.fh_provider_collect(self.box[0]))
+  enter(self.provider)
+  local ok, err = self.provider:check(leave(C.fh_provider_collect(self.box[0])))
   return ok, err
 end
 
 --- FLOPs that a run multiplied, padding included; 0 where the plug-in does not tell.
-function Job:executed_flops() return tonumber(C.fh_provider_executed_flops(self.box[0])) end
+function Job:executed_flops()
+  enter(self.provider)
+  return tonumber(leave(C.fh_provider_executed_flops(self.box[0])))
+end
 
 --- Give back what was made for the job; afterwards it must not run. Twice does nothing.
-function Job:free() C.fh_provider_job_free(self.box) end
+function Job:free()
+  enter(self.provider)
+  leave(C.fh_provider_job_free(self.box))
+end
 
 --- Give the plug-in back; it closes when its last job has gone. Twice does nothing.
 function Provider:free()

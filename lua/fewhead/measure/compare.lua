@@ -10,6 +10,7 @@
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
 local device = require "fewhead.device.device"
+local isolate = require "fewhead.measure.isolate"
 local parity = require "fewhead.measure.parity"
 local paths = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
@@ -25,7 +26,7 @@ local REFERENCE_FLOPS = 5e8
 local TIMING = {
   "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
 }
-local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries", unpack(TIMING) }
+local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries", "provider_seconds", unpack(TIMING) }
 -- Options that are the call's, and so are in records.
 local CALL = { "group", "row_invariant" }
 
@@ -298,6 +299,58 @@ local function records_of(race, times, run)
   return list
 end
 
+-- The race itself: { records =, noise =, sampled =, l2 =, stop = } | nil, err.
+local function race_all(case, dev, list, opts, run)
+  local problem, err = case:problem(dev)
+  if not problem then return nil, err end
+  local race, times = { problem = problem, list = list, opts = opts, checks = {} }, nil
+  err = check_all(race)
+  if not err then times, err = time_all(race) end
+  if race.want then race.want.free() end
+  if race.plan then race.plan:free() end
+  if not times then return nil, err end
+
+  local found = { noise = times.noise, records = records_of(race, times, run) }
+  for i, record in ipairs(found.records) do
+    found.sampled = found.sampled or race.checks[i].sampled
+    if record.time then found.l2, found.stop = record.time.l2, record.time.stop end
+  end
+  return found
+end
+
+-- The race with plug-ins kept apart where they can be: one that crashes, ends the process or hangs is out, and its record says
+-- why.
+local function isolated(case, dev, list, opts, run)
+  local out = {}
+  while true do
+    local left, plugins = {}, {}
+    for _, path in ipairs(list) do
+      if not (is_provider(path) and out[path.name]) then left[#left + 1] = path end
+      if is_provider(path) and not out[path.name] then plugins[#plugins + 1] = path end
+    end
+    local found, culprits, err
+    if #left == 0 then found = { records = {} }
+    elseif #plugins == 0 or dev.kind ~= "cpu" then found, err = race_all(case, dev, left, opts, run)
+    else
+      found, culprits, err = isolate.call(function() return race_all(case, dev, left, opts, run) end, plugins, {
+        interrupted = opts.interrupted, limit_s = opts.provider_seconds })
+    end
+    if not found and not culprits then return nil, err end
+    for _, culprit in ipairs(culprits or {}) do out[culprit.name] = culprit.reason end
+    if found then
+      for _, record in ipairs(found.records) do record.run = run end
+      for i, path in ipairs(list) do
+        if is_provider(path) and out[path.name] then
+          table.insert(found.records, i, records.new { path = path, case = case:describe(), call = pick(opts, CALL), run = run,
+            parity = { status = "error", against = "reference", compared = 0,
+              reason = ("%s did not come back: %s"):format(path.name, out[path.name]) } })
+        end
+      end
+      return found
+    end
+  end
+end
+
 --- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
 -- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default:
 -- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
@@ -305,7 +358,8 @@ end
 -- with .records (fh.record, one a path, in order), .noise, :record(path) and tostring; nil, message where the case does not fit
 -- the device or a timed run fails. A refused path is a record whose parity is "invalid" and says why. A provider that fails to
 -- run is a record with "error"; one that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no
--- time, and the others stand.
+-- time, and the others stand. On a CPU a race with providers runs in a child process: one that crashes, ends the process or takes
+-- longer than provider_seconds (120) for one call is a record with "error" too.
 function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
@@ -313,24 +367,11 @@ function M.compare(case, list, opts)
   opts = args.options("compare", opts, KNOWN)
   local dev = device.check("compare: device", opts.device or device.default())
   local expanded, native = M.expand("compare: paths", list, dev, 2)
-  local problem, err = case:problem(dev)
-  if not problem then return nil, err end
   local run = opts.run or require("fewhead.record.run").header(dev)
-
-  local race, times = { problem = problem, list = expanded, opts = opts, checks = {} }, nil
-  err = check_all(race)
-  if not err then times, err = time_all(race) end
-  if race.want then race.want.free() end
-  if race.plan then race.plan:free() end
-  if not times then return nil, err end
-
-  local self = { case = case, native = native, noise = times.noise, device_name = run.device }
-  self.records = records_of(race, times, run)
-  for i, record in ipairs(self.records) do
-    self.sampled = self.sampled or race.checks[i].sampled
-    if record.time then self.l2, self.stop = record.time.l2, record.time.stop end
-  end
-  return setmetatable(self, Comparison)
+  local found, err = isolated(case, dev, expanded, opts, run)
+  if not found then return nil, err end
+  found.case, found.native, found.device_name = case, native, run.device
+  return setmetatable(found, Comparison)
 end
 
 return setmetatable(M, { __call = function(_, ...) return M.compare(...) end })
