@@ -110,3 +110,20 @@ const fh_provider_table fewhead_provider = {
     assert.matches("\n +2 .-dead error", out)
   end)
 end)
+
+describe("parity of a plug-in #robustness", function()
+  it("that crashes, exits or hangs is an error, alone and in the conformance grid", function()
+    local parity = require "fewhead.measure.parity"
+    local problem = assert(small():problem(dev))
+    assert.equal("toy did not come back: " .. reasons.crashes, parity.check(problem, mannered("crashes")).reason)
+    assert.same({ "error", "toy did not come back: " .. reasons.exits },
+      { parity.check(problem, mannered("exits")).status, parity.check(problem, mannered("exits")).reason })
+    assert.equal("pass", parity.check(problem, assert(provider.load(loops))).status)
+    problem:free()
+    local dead = folder .. "dead.so"
+    local status, out = process.run { "./fewhead", "parity", "--provider", "dead=" .. dead, "--filter",
+      "production: uniform s_q=64 ", "--device", "cpu" }
+    assert.equal(1, status)
+    assert.matches("dead did not come back: it ended the process by signal 6 %(Aborted%)", out)
+  end)
+end)

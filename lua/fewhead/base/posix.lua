@@ -41,7 +41,6 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   long read(int fd, void *to, size_t count);
   int close(int fd);
   void *mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
-  int munmap(void *at, size_t bytes);
   void *memmem(const void *in, size_t bytes, const void *what, size_t what_bytes);
   unsigned long strtoul(const char *text, char **end, int base);
   int glob(const char *pattern, int flags, void *failed, fewhead_glob *found);
@@ -140,14 +139,13 @@ end
 
 local PROT_READ_WRITE, MAP_SHARED_ANONYMOUS, PAGE = 3, 0x21, 4096
 
---- Memory that this process and its later children share, a page of zeros: int32_t * | nil, error. unshare() gives it back.
+--- Memory that this process and its later children share, a page of zeros: int32_t * | nil, error. It stays until the process
+-- ends.
 function M.share()
   local page = C.mmap(nil, PAGE, PROT_READ_WRITE, MAP_SHARED_ANONYMOUS, -1, 0)
   if ffi.cast("intptr_t", page) == -1 then return failure("mmap") end
   return ffi.cast("int32_t *", page)
 end
-
-function M.unshare(page) C.munmap(page, PAGE) end
 
 --- How a child ended: nil while it runs; { status = number } or { signal = number, text = its name }.
 function M.ended(child)

@@ -17,12 +17,18 @@ M.limit_s = 120
 
 local LOOK_US = 10000 -- between two looks at the child
 
+local page -- the memory that children leave their marks in
+local is_child = false -- whether this process is such a child: what it calls runs here
+
 -- What the child leaves in a file: a line of JSON.
 local function leave_answer(path, f)
   local ok, answer, err = pcall(f)
+  local line = { ok = ok and answer ~= nil, raised = not ok or nil }
+  if line.ok then line.answer = answer else line.err = tostring(ok and err or answer) end
+  local whole, text = pcall(json.encode, line)
+  if not whole then text = json.encode { ok = false, raised = true, err = tostring(text) } end
   local file = assert(io.open(path, "wb"))
-  assert(file:write(json.encode { ok = ok and answer ~= nil, answer = ok and answer or nil,
-    err = not (ok and answer) and tostring(ok and err or answer) or nil, raised = not ok or nil }, "\n"))
+  assert(file:write(text, "\n"))
   assert(file:close())
 end
 
@@ -63,27 +69,32 @@ end
 --- Call f in a child process. f returns a table that JSON holds, or nil and a text. list: the providers whose code it runs.
 -- options: limit_s (M.limit_s); interrupted, a function that says whether to stop: the child is told by SIGINT, and f must end.
 -- Returns f's table; nil, culprits = a list of { name =, reason = } where f did not come back; nil, nil, text for f's own nil. An
--- error of f is raised here. Where no process can be started f runs in this one.
+-- error of f is raised here. Where no process can be started, and within such a call, f runs in this one.
 function M.call(f, list, options)
   options = options or {}
-  local marks = posix.share()
-  local path = os.tmpname()
+  -- One page for all calls: compiled code may still read what an earlier one left.
+  page = page or posix.share()
+  if is_child or not page then
+    local answer, err = f()
+    return answer, nil, err
+  end
+  local path, marks = os.tmpname(), page
+  marks[0], marks[1] = 0, 0
   collectgarbage() -- so that the child finds nothing of this process to finalize
   collectgarbage()
-  local child = marks and posix.fork(function()
+  local child = posix.fork(function()
+    is_child = true
     collectgarbage("restart")
     providers.note_in(marks)
     leave_answer(path, f)
   end)
   if not child then
-    if marks then posix.unshare(marks) end
     os.remove(path)
     local answer, err = f()
     return answer, nil, err
   end
   local how = wait(child, marks, options.limit_s or M.limit_s, options.interrupted)
   local inside, found = marks[0], how.status == 0 and read_answer(path)
-  posix.unshare(marks)
   os.remove(path)
   if found then
     if found.raised then error(found.err, 0) end
@@ -100,5 +111,7 @@ function M.call(f, list, options)
   end
   return nil, culprits
 end
+jit.off(M.call) -- the child writes to the marks at any time
+jit.off(wait)
 
 return M
