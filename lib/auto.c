@@ -8,8 +8,8 @@
 #include "internal.h"
 
 int fh_may_pack(const fh_device *device, const fh_call *call, char why[FH_WHY]) {
-  const char *reason = call->row_invariant ? "row_invariant is 1"
-                       : call->group < 2   ? "a group of one row shares nothing"
+  const char *reason = call->row_invariant   ? "row_invariant is 1"
+                       : call->group < 2     ? "a group of one row shares nothing"
                        : !fh_plannable(call) ? "group * topk is more than 32 bits count"
                                              : NULL;
   if (!reason) return device->back_end->offers(device, FH_PACKED, call->h_q, why);
@@ -20,14 +20,21 @@ int fh_may_pack(const fh_device *device, const fh_call *call, char why[FH_WHY]) 
 fh_status fh_weigh_call(const fh_device *device, const fh_call *call, fh_work *work, fh_weighed *weighed) {
   char why[FH_WHY];
   const int seen = call->indices || !device->back_end->sees_lists;
-  *work = (fh_work){.struct_size = sizeof *work, .rows = call->s_q, .h_q = call->h_q, .h_pad = call->h_pad, .group = call->group,
-                    .d_qk = call->d_qk, .d_v = call->d_v};
-  work->keys = seen && call->s_q > 0 && call->topk > 0 ? device->back_end->count_keys(device, call) : call->s_q * call->topk;
+  *work = (fh_work){.struct_size = sizeof *work,
+                    .rows = call->s_q,
+                    .h_q = call->h_q,
+                    .h_pad = call->h_pad,
+                    .group = call->group,
+                    .d_qk = call->d_qk,
+                    .d_v = call->d_v};
+  work->keys =
+      seen && call->s_q > 0 && call->topk > 0 ? device->back_end->count_keys(device, call) : call->s_q * call->topk;
   if (fh_may_pack(device, call, why)) work->groups = fh_groups_most(call->s_q, call->requests, call->group);
   return fh_weigh(call->costs, work, call->row_invariant, call->plan != NULL, weighed);
 }
 
-/* ---- In words -------------------------------------------------------------------------------------------------------------- */
+/* ---- In words
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* A text that grows to its end and is cut there. */
 typedef struct sentence {
@@ -53,10 +60,8 @@ static void say_us(sentence *to, const char *before, double us, const char *afte
 
 static void say_choice(sentence *to, const fh_device *device, const fh_call *call, const fh_weighed *weighed) {
   const char *rows = fh_path_name(fh_rows_path(call, call->costs));
-  if (!weighed->packs)
-    say(to, "auto takes %s for all rows", fh_path_name(weighed->row_path));
-  else if (!call->plan)
-    say(to, "auto builds a plan, which says which groups are packed; the other rows take %s", rows);
+  if (!weighed->packs) say(to, "auto takes %s for all rows", fh_path_name(weighed->row_path));
+  else if (!call->plan) say(to, "auto builds a plan, which says which groups are packed; the other rows take %s", rows);
   else if (!device->back_end->sees_lists)
     say(to, "auto packs the groups that the call's plan says; the other rows take %s", rows);
   else

@@ -8,8 +8,8 @@
 #include "internal.h"
 #include "memory.h"
 
-/* Limits that keep every size computed from a call inside 64 bits: no workspace takes more than 2^22 bytes a row and 2^6 bytes
- * for a row's list entry. Both are far beyond any memory. */
+/* Limits that keep every size computed from a call inside 64 bits: no workspace takes more than 2^22 bytes a row and
+ * 2^6 bytes for a row's list entry. Both are far beyond any memory. */
 #define MAX_ROWS ((int64_t)1 << 40)
 #define MAX_LIST_ENTRIES ((int64_t)1 << 56)
 
@@ -18,13 +18,22 @@ enum { MAX_HEADS = 128, TILE_ROWS = 64, WORKSPACE_ALIGNMENT = 64, MAX_ARRAYS = 2
 /* The least of the structs that callers pass: what 0.2 could not do without. */
 #define COUNTERS_LEAST FH_UP_TO(fh_counters, rows)
 _Static_assert(FH_PATHS <= FH_MAX_PATHS, "counters have room for every path");
-_Static_assert(sizeof((fh_counters *)NULL)->rows == FH_MAX_PATHS * sizeof(uint64_t), "the header writes FH_MAX_PATHS as a number");
+_Static_assert(sizeof((fh_counters *)NULL)->rows == FH_MAX_PATHS * sizeof(uint64_t),
+               "the header writes FH_MAX_PATHS as a number");
 
 static const float MAX_SCALE = 0x1p127f; /* kernels multiply by log2(e), 1.44: the product stays finite */
 
-fh_status fh_call_init(fh_call *call, uint64_t struct_size, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk, int64_t topk) {
-  fh_call full = {.struct_size = sizeof full, .s_q = s_q, .s_kv = s_kv, .topk = topk, .h_q = h_q, .d_qk = d_qk, .d_v = 512,
-                  .path = FH_AUTO, .out_dtype = FH_BF16};
+fh_status fh_call_init(fh_call *call, uint64_t struct_size, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk,
+                       int64_t topk) {
+  fh_call full = {.struct_size = sizeof full,
+                  .s_q = s_q,
+                  .s_kv = s_kv,
+                  .topk = topk,
+                  .h_q = h_q,
+                  .d_qk = d_qk,
+                  .d_v = 512,
+                  .path = FH_AUTO,
+                  .out_dtype = FH_BF16};
   full.sm_scale = (float)(1 / sqrt((double)d_qk));
   full.q_stride_h = d_qk;
   full.q_stride_s = (int64_t)h_q * d_qk;
@@ -36,7 +45,8 @@ fh_status fh_call_init(fh_call *call, uint64_t struct_size, int64_t s_q, int64_t
   return fh_struct_init("fh_call", call, struct_size, FH_CALL_LEAST, &full, sizeof full);
 }
 
-/* ---- Sizes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Sizes
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static fh_status check_range(const char *name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return FH_OK;
@@ -65,10 +75,11 @@ static fh_status check_choices(fh_call *call) {
   if (call->out_dtype != FH_BF16 && call->out_dtype != FH_F32)
     return fh_fail(FH_ERR_ARGUMENT, "out_dtype: got %d, wanted 1 (bf16) or 2 (f32)", (int)call->out_dtype);
   if (call->out_dtype == FH_F32 && !path->writes_f32)
-    return fh_fail(FH_ERR_UNSUPPORTED, "out_dtype: got f32 on path %s, wanted bf16; only the reference path writes f32", path->name);
-  if (path->shares_tile && call->row_invariant)
-    return fh_fail(FH_ERR_UNSUPPORTED, "row_invariant: got 1 on path %s, whose rows share a tile; wanted 0, or path gather",
+    return fh_fail(FH_ERR_UNSUPPORTED, "out_dtype: got f32 on path %s, wanted bf16; only the reference path writes f32",
                    path->name);
+  if (path->shares_tile && call->row_invariant)
+    return fh_fail(FH_ERR_UNSUPPORTED,
+                   "row_invariant: got 1 on path %s, whose rows share a tile; wanted 0, or path gather", path->name);
   if (call->h_pad == 0) call->h_pad = fh_padded_heads(call->h_q);
   if (call->group == 0) call->group = most > 1 ? most : 1;
   return FH_OK;
@@ -79,17 +90,21 @@ fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_check
   fh_status status;
   if (!device) return fh_fail_null("device");
   if ((status = fh_struct_in("fh_call", given, FH_CALL_LEAST, call, sizeof *call)) ||
-      (status = check_range("s_q", call->s_q, 0, MAX_ROWS)) || (status = check_range("s_kv", call->s_kv, 0, INT32_MAX)) ||
-      (status = check_range("h_q", call->h_q, 1, MAX_HEADS)) || (status = check_range("topk", call->topk, 0, INT32_MAX)))
+      (status = check_range("s_q", call->s_q, 0, MAX_ROWS)) ||
+      (status = check_range("s_kv", call->s_kv, 0, INT32_MAX)) ||
+      (status = check_range("h_q", call->h_q, 1, MAX_HEADS)) ||
+      (status = check_range("topk", call->topk, 0, INT32_MAX)))
     return status;
-  if (call->d_qk != 512 && call->d_qk != 576) return fh_fail(FH_ERR_SHAPE, "d_qk: got %d, wanted 512 or 576", (int)call->d_qk);
+  if (call->d_qk != 512 && call->d_qk != 576)
+    return fh_fail(FH_ERR_SHAPE, "d_qk: got %d, wanted 512 or 576", (int)call->d_qk);
   if (call->d_v != 512) return fh_fail(FH_ERR_SHAPE, "d_v: got %d, wanted 512", (int)call->d_v);
   if (call->s_q > 0 && call->topk > MAX_LIST_ENTRIES / call->s_q)
-    return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for s_q %" PRId64 ", wanted s_q * topk <= 2^56", call->topk, call->s_q);
+    return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for s_q %" PRId64 ", wanted s_q * topk <= 2^56", call->topk,
+                   call->s_q);
   if ((status = check_range("requests", call->requests, call->cu_seqlens_q ? 1 : 0, INT32_MAX))) return status;
   if (call->requests > 0 && call->s_q > INT32_MAX)
-    return fh_fail(FH_ERR_SHAPE, "s_q: got %" PRId64 " with requests, wanted 0 .. %d, which offsets of 32 bits reach", call->s_q,
-                   INT32_MAX);
+    return fh_fail(FH_ERR_SHAPE, "s_q: got %" PRId64 " with requests, wanted 0 .. %d, which offsets of 32 bits reach",
+                   call->s_q, INT32_MAX);
   return check_choices(call);
 }
 
@@ -108,7 +123,8 @@ fh_status fh_take_costs(const fh_device *device, fh_checked *checked) {
   return FH_OK;
 }
 
-/* ---- Memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory
+ * --------------------------------------------------------------------------------------------------------------- */
 
 fh_status fh_check_array(const fh_array *array) {
   int64_t low, high;
@@ -129,7 +145,10 @@ fh_status fh_check_array(const fh_array *array) {
 
 typedef struct arrays {
   int32_t count;
-  struct { fh_array array; int written; } at[MAX_ARRAYS];
+  struct {
+    fh_array array;
+    int written;
+  } at[MAX_ARRAYS];
 } arrays;
 
 static void add(arrays *all, int written, fh_array array) {
@@ -141,7 +160,8 @@ static fh_array row(const char *name, const void *base, int32_t element_bytes, i
   return (fh_array){name, base, element_bytes, 1, {count}, {1}};
 }
 
-static fh_array matrix(const char *name, const void *base, int32_t element_bytes, int64_t rows, int64_t columns, int64_t stride) {
+static fh_array matrix(const char *name, const void *base, int32_t element_bytes, int64_t rows, int64_t columns,
+                       int64_t stride) {
   return (fh_array){name, base, element_bytes, 2, {rows, columns}, {stride, 1}};
 }
 
@@ -171,9 +191,12 @@ static arrays arrays_of(const fh_call *call, uint64_t counters_bytes) {
   add(&all, 0, fh_call_topk_length(call));
   add(&all, 0, fh_call_cu_seqlens_q(call));
   if (call->attn_sink) add(&all, 0, row("attn_sink", call->attn_sink, 4, call->h_q));
-  add(&all, 1, heads("out", call->out, fh_dtype_bytes(call->out_dtype), call, call->d_v, call->out_stride_s, call->out_stride_h));
+  add(&all, 1,
+      heads("out", call->out, fh_dtype_bytes(call->out_dtype), call, call->d_v, call->out_stride_s,
+            call->out_stride_h));
   if (call->lse) add(&all, 1, matrix("lse", call->lse, 4, call->s_q, call->h_q, call->lse_stride));
-  if (call->max_logits) add(&all, 1, matrix("max_logits", call->max_logits, 4, call->s_q, call->h_q, call->max_logits_stride));
+  if (call->max_logits)
+    add(&all, 1, matrix("max_logits", call->max_logits, 4, call->s_q, call->h_q, call->max_logits_stride));
   if (call->plan) {
     const fh_plan *plan = call->plan;
     add(&all, 0, matrix("plan.token", plan->token, 4, plan->groups, plan->capacity, plan->capacity));
@@ -193,7 +216,8 @@ static fh_status check_overlap(const arrays *all, int32_t i) {
   const fh_array *mine = &all->at[i].array;
   for (int32_t j = 0; j < all->count; j++) {
     if (j == i || fh_arrays_disjoint(mine, &all->at[j].array)) continue;
-    return fh_fail(FH_ERR_OVERLAP, "%s: its memory overlaps %s; wanted memory of its own, or the same strides and other heads",
+    return fh_fail(FH_ERR_OVERLAP,
+                   "%s: its memory overlaps %s; wanted memory of its own, or the same strides and other heads",
                    mine->name, all->at[j].array.name);
   }
   return FH_OK;
@@ -208,7 +232,8 @@ static fh_status check_arrays(const arrays *all) {
     if (!all->at[i].written) continue;
     if (!fh_array_distinct(a))
       return fh_fail(FH_ERR_STRIDE,
-                     "%s: got strides %" PRId64 ", %" PRId64 " for [%" PRId64 ", %" PRId64 "%s], which make its elements overlap",
+                     "%s: got strides %" PRId64 ", %" PRId64 " for [%" PRId64 ", %" PRId64
+                     "%s], which make its elements overlap",
                      a->name, a->stride[0], a->stride[1], a->count[0], a->count[1], a->rank == 3 ? ", 512" : "");
     if ((status = check_overlap(all, i))) return status;
   }
@@ -240,7 +265,8 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
   return check(device, call, &checked, &counters_bytes, &all);
 }
 
-/* ---- Workspace ------------------------------------------------------------------------------------------------------------ */
+/* ---- Workspace
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t path) {
   fh_call one = *call;
@@ -248,7 +274,8 @@ static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t
   return device->back_end->workspace_bytes(device, &one);
 }
 
-/* Whether a call with path FH_AUTO may come to work on a plan. A device that sees the lists decides by them, when the call runs. */
+/* Whether a call with path FH_AUTO may come to work on a plan. A device that sees the lists decides by them, when the
+ * call runs. */
 static int may_plan(const fh_device *device, const fh_call *call) {
   char why[FH_WHY];
   fh_work work;
@@ -257,8 +284,8 @@ static int may_plan(const fh_device *device, const fh_call *call) {
   return device->back_end->sees_lists || (!fh_weigh_call(device, call, &work, &weighed) && weighed.packs);
 }
 
-/* The plan of a call that brings none lies at the start; the path has the rest, for FH_AUTO the largest share of any path it may
- * take. */
+/* The plan of a call that brings none lies at the start; the path has the rest, for FH_AUTO the largest share of any
+ * path it may take. */
 static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
   const int automatic = call->path == FH_AUTO;
   const int planned = automatic ? may_plan(device, call) : fh_path_of(call->path)->wants_plan;
@@ -286,9 +313,11 @@ static fh_status check_workspace(const fh_call *call, uint64_t wanted, arrays *a
   if (!wanted) return FH_OK;
   if (!call->workspace) return fh_fail(FH_ERR_WORKSPACE, "workspace: got NULL, wanted %" PRIu64 " bytes", wanted);
   if (call->workspace_bytes < wanted)
-    return fh_fail(FH_ERR_WORKSPACE, "workspace_bytes: got %" PRIu64 ", wanted at least %" PRIu64, call->workspace_bytes, wanted);
+    return fh_fail(FH_ERR_WORKSPACE, "workspace_bytes: got %" PRIu64 ", wanted at least %" PRIu64,
+                   call->workspace_bytes, wanted);
   if ((uintptr_t)call->workspace % WORKSPACE_ALIGNMENT)
-    return fh_fail(FH_ERR_ALIGNMENT, "workspace: got %p, wanted a multiple of %d bytes", call->workspace, WORKSPACE_ALIGNMENT);
+    return fh_fail(FH_ERR_ALIGNMENT, "workspace: got %p, wanted a multiple of %d bytes", call->workspace,
+                   WORKSPACE_ALIGNMENT);
   if (wanted > INT64_MAX) return fh_fail(FH_ERR_WORKSPACE, "workspace: %" PRIu64 " bytes leave 64 bits", wanted);
   add(all, 1, row("workspace", call->workspace, 1, (int64_t)wanted));
   const fh_status status = fh_check_array(&all->at[all->count - 1].array);
@@ -302,10 +331,11 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
   return status || checked->call.s_q == 0 ? status : check_workspace(&checked->call, wanted, &all);
 }
 
-/* ---- The run -------------------------------------------------------------------------------------------------------------- */
+/* ---- The run
+ * -------------------------------------------------------------------------------------------------------------- */
 
-/* Replaces FH_AUTO by one path for the whole call, or leaves it there with a plan that parts the groups and *rows, the path of those
- * that it does not pack. */
+/* Replaces FH_AUTO by one path for the whole call, or leaves it there with a plan that parts the groups and *rows, the
+ * path of those that it does not pack. */
 static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   fh_call *call = &checked->call;
   fh_work work;
@@ -371,10 +401,12 @@ fh_status fh_sparse_fwd(fh_device *device, const fh_call *given) {
   if ((status = check_workspace(call, workspace_bytes(device, call), &all))) return status;
   const int asked_auto = call->path == FH_AUTO, brings_plan = call->plan != NULL;
   if (asked_auto && (status = choose(device, &checked, &rows))) return status;
-  if (fh_path_of(call->path)->wants_plan && !call->plan && (status = fh_build_own_plan(device, &checked))) return status;
+  if (fh_path_of(call->path)->wants_plan && !call->plan && (status = fh_build_own_plan(device, &checked)))
+    return status;
   fh_counters *counters = call->counters;
   call->counters = NULL;
-  status = call->path == FH_AUTO ? device->back_end->run_parts(device, call, rows, &ran) : device->back_end->run(device, call, &ran);
+  status = call->path == FH_AUTO ? device->back_end->run_parts(device, call, rows, &ran)
+                                 : device->back_end->run(device, call, &ran);
   if (status || !counters) return status;
   if (call->plan && !brings_plan) ran.bytes += list_bytes(device, call);
   for (int path = 0; path < FH_PATHS; path++) ran.calls[path] = ran.rows[path] > 0;

@@ -5,12 +5,13 @@
 #include "cost.h"
 #include "internal.h"
 
-/* What FH_AUTO may lose to padded on lists that share nothing: a difference that is within the noise of most machines. */
+/* What FH_AUTO may lose to padded on lists that share nothing: a difference that is within the noise of most machines.
+ */
 static const double AUTO_MARGIN = 0.02;
 
-/* What a plan costs that leads to nothing, in its own cost: itself, and again as much where the memory that it writes takes the
- * place of KV rows and lists in the caches. On an H200, lists that share nothing: 26 us for a plan of 11 at s_q 1024, 8 heads; 24 for
- * one of 12 at s_q 512, 16 heads; 72 for one of 43 at s_q 8192. */
+/* What a plan costs that leads to nothing, in its own cost: itself, and again as much where the memory that it writes
+ * takes the place of KV rows and lists in the caches. On an H200, lists that share nothing: 26 us for a plan of 11 at
+ * s_q 1024, 8 heads; 24 for one of 12 at s_q 512, 16 heads; 72 for one of 43 at s_q 8192. */
 static const double PLAN_IN_VAIN = 2;
 
 /* A plan without a cost costs nothing. */
@@ -21,8 +22,8 @@ static fh_status check_numbers(const fh_costs *costs) {
   const fh_path_cost all[] = {costs->padded, costs->gather, costs->packed, costs->plan};
   for (int i = 0; i < 4; i++)
     if (!isfinite(all[i].call_us) || !isfinite(all[i].unit_us) || !isfinite(all[i].gflop_us))
-      return fh_fail(FH_ERR_ARGUMENT, "costs.%s: got call_us %g, unit_us %g, gflop_us %g, wanted finite numbers", names[i],
-                     all[i].call_us, all[i].unit_us, all[i].gflop_us);
+      return fh_fail(FH_ERR_ARGUMENT, "costs.%s: got call_us %g, unit_us %g, gflop_us %g, wanted finite numbers",
+                     names[i], all[i].call_us, all[i].unit_us, all[i].gflop_us);
   return FH_OK;
 }
 
@@ -34,17 +35,25 @@ fh_status fh_costs_in(const fh_costs *given, fh_costs *costs) {
 static fh_status read_work(const fh_work *given, fh_work *work) {
   const fh_status status = fh_struct_in("fh_work", given, FH_UP_TO(fh_work, reserved), work, sizeof *work);
   if (status) return status;
-  const struct { const char *name; int64_t value, low, high; } fields[] = {
-      {"rows", work->rows, 0, INT64_MAX},   {"keys", work->keys, 0, INT64_MAX},
-      {"groups", work->groups, 0, INT64_MAX}, {"entries", work->entries, 0, INT64_MAX},
-      {"h_q", work->h_q, 1, 128},           {"h_pad", work->h_pad, work->h_q, 128},
-      {"group", work->group, work->groups ? 1 : 0, 64}, {"d_qk", work->d_qk, 1, INT32_MAX},
-      {"d_v", work->d_v, 1, INT32_MAX},     {"reserved", work->reserved, 0, 0},
+  const struct {
+    const char *name;
+    int64_t value, low, high;
+  } fields[] = {
+      {"rows", work->rows, 0, INT64_MAX},
+      {"keys", work->keys, 0, INT64_MAX},
+      {"groups", work->groups, 0, INT64_MAX},
+      {"entries", work->entries, 0, INT64_MAX},
+      {"h_q", work->h_q, 1, 128},
+      {"h_pad", work->h_pad, work->h_q, 128},
+      {"group", work->group, work->groups ? 1 : 0, 64},
+      {"d_qk", work->d_qk, 1, INT32_MAX},
+      {"d_v", work->d_v, 1, INT32_MAX},
+      {"reserved", work->reserved, 0, 0},
   };
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
     if (fields[i].value < fields[i].low || fields[i].value > fields[i].high)
-      return fh_fail(FH_ERR_SHAPE, "work.%s: got %" PRId64 ", wanted %" PRId64 " .. %" PRId64, fields[i].name, fields[i].value,
-                     fields[i].low, fields[i].high);
+      return fh_fail(FH_ERR_SHAPE, "work.%s: got %" PRId64 ", wanted %" PRId64 " .. %" PRId64, fields[i].name,
+                     fields[i].value, fields[i].low, fields[i].high);
   return FH_OK;
 }
 
@@ -95,8 +104,8 @@ static int32_t compare(const question *asked, int32_t row_invariant, double *cos
   return best;
 }
 
-fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path, double *cost_us,
-                          int32_t count) {
+fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t *path,
+                          double *cost_us, int32_t count) {
   question asked;
   double us[FH_PATHS];
   if (!path) return fh_fail_null("path");
@@ -109,7 +118,8 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
   return FH_OK;
 }
 
-fh_status fh_weigh(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, fh_weighed *weighed) {
+fh_status fh_weigh(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned,
+                   fh_weighed *weighed) {
   question asked;
   fh_work *w = &asked.work;
   double *us = weighed->us;
@@ -126,11 +136,13 @@ fh_status fh_weigh(const fh_costs *costs, const fh_work *work, int32_t row_invar
   weighed->wanted_us = planned ? cost_of(&asked.costs, weighed->row_path)->call_us : in_vain;
   weighed->risk_us = planned ? 0 : rows + in_vain;
   weighed->most_us = us[FH_PADDED] * (1 + AUTO_MARGIN);
-  weighed->packs = weighed->saves_us > 0 && weighed->saves_us >= weighed->wanted_us && weighed->risk_us <= weighed->most_us;
+  weighed->packs =
+      weighed->saves_us > 0 && weighed->saves_us >= weighed->wanted_us && weighed->risk_us <= weighed->most_us;
   return FH_OK;
 }
 
-fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, int32_t *packs) {
+fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned,
+                         int32_t *packs) {
   fh_weighed weighed = {0};
   if (!packs) return fh_fail_null("packs");
   const fh_status status = fh_weigh(costs, work, row_invariant, planned, &weighed);

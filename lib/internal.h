@@ -9,9 +9,11 @@
 #include "fewhead.h"
 #include "numbers.h"
 
-/* ---- Errors (status.c) ---------------------------------------------------------------------------------------------------- */
+/* ---- Errors (status.c)
+ * ---------------------------------------------------------------------------------------------------- */
 
-/* Record the message of this thread and return `status`: `return fh_fail(FH_ERR_SHAPE, "s_q: got %lld, wanted >= 0", ...)`. */
+/* Record the message of this thread and return `status`: `return fh_fail(FH_ERR_SHAPE, "s_q: got %lld, wanted >= 0",
+ * ...)`. */
 fh_status fh_fail(fh_status status, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))
@@ -28,29 +30,35 @@ fh_status fh_fail_null(const char *name);
 #define FH_UP_TO(type, field) (offsetof(type, field) + sizeof(((type *)NULL)->field))
 
 /* Copies the caller's struct of struct_size bytes into `full` (of full_size bytes), the rest zero. FH_ERR_VERSION when
- * struct_size is smaller than min_size, larger than full_size or no multiple of 8; `name` is the struct's for the message. */
+ * struct_size is smaller than min_size, larger than full_size or no multiple of 8; `name` is the struct's for the
+ * message. */
 fh_status fh_struct_in(const char *name, const void *given, uint64_t min_size, void *full, uint64_t full_size);
 
-/* The way back: the first struct_size bytes of `full` go to the caller's struct, whose struct_size stays. Same refusals; with
- * `full` NULL it only checks. */
+/* The way back: the first struct_size bytes of `full` go to the caller's struct, whose struct_size stays. Same
+ * refusals; with `full` NULL it only checks. */
 fh_status fh_struct_out(const char *name, void *given, uint64_t min_size, const void *full, uint64_t full_size);
 
 /* fh_struct_out into a struct whose size the caller says in a parameter, and which may hold anything before. */
-fh_status fh_struct_init(const char *name, void *given, uint64_t size, uint64_t min_size, const void *full, uint64_t full_size);
+fh_status fh_struct_init(const char *name, void *given, uint64_t size, uint64_t min_size, const void *full,
+                         uint64_t full_size);
 
-/* ---- Text (text.c) -------------------------------------------------------------------------------------------------------- */
+/* ---- Text (text.c)
+ * -------------------------------------------------------------------------------------------------------- */
 
 enum { FH_QUOTED = 64, FH_WHY = 192 };
 
-/* "text" in quotes and fit for one line of a message: control characters become '?', a long text is cut and ends in "..". */
+/* "text" in quotes and fit for one line of a message: control characters become '?', a long text is cut and ends in
+ * "..". */
 const char *fh_quote(const char *text, char quoted[FH_QUOTED]);
 
 /* 1 and *value when text is decimal digits only and fits an int64_t, else 0. */
 int fh_read_whole(const char *text, int64_t *value);
 
-/* ---- Strided arrays (array.c) --------------------------------------------------------------------------------------------- */
+/* ---- Strided arrays (array.c)
+ * --------------------------------------------------------------------------------------------- */
 
-/* Where the elements of an array lie: element (i, j, ..) at base + (i * stride[0] + j * stride[1] + ..) * element_bytes. */
+/* Where the elements of an array lie: element (i, j, ..) at base + (i * stride[0] + j * stride[1] + ..) *
+ * element_bytes. */
 typedef struct fh_array {
   const char *name; /* for messages */
   const void *base;
@@ -62,19 +70,20 @@ typedef struct fh_array {
 
 int fh_array_empty(const fh_array *array);
 
-/* Bytes from base to the first byte of the lowest element and past the last of the highest; 0 and 0 when empty. FH_ERR_STRIDE
- * when one of them leaves 64 bits. */
+/* Bytes from base to the first byte of the lowest element and past the last of the highest; 0 and 0 when empty.
+ * FH_ERR_STRIDE when one of them leaves 64 bits. */
 fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high);
 
-/* 1 when no two elements share memory: each dimension steps over all that the dimensions of smaller stride cover. The rare
- * interleavings that are distinct all the same get 0. The extent fits 64 bits. */
+/* 1 when no two elements share memory: each dimension steps over all that the dimensions of smaller stride cover. The
+ * rare interleavings that are distinct all the same get 0. The extent fits 64 bits. */
 int fh_array_distinct(const fh_array *array);
 
-/* 1 when the two share no memory: their extents are apart, or they interleave with a common period (heads 0..7 and 8..15 of one
- * buffer). 0 when that is not proven. All addresses of both fit 64 bits. */
+/* 1 when the two share no memory: their extents are apart, or they interleave with a common period (heads 0..7
+ * and 8..15 of one buffer). 0 when that is not proven. All addresses of both fit 64 bits. */
 int fh_arrays_disjoint(const fh_array *a, const fh_array *b);
 
-/* ---- Objects -------------------------------------------------------------------------------------------------------------- */
+/* ---- Objects
+ * -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct fh_back_end fh_back_end;
 
@@ -126,7 +135,8 @@ typedef union fh_moment {
   void *event;
 } fh_moment;
 
-/* ---- Paths (path.c) ------------------------------------------------------------------------------------------------------- */
+/* ---- Paths (path.c)
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* The row of a path; NULL if the number is not an fh_path. */
 const fh_path_info *fh_path_of(int32_t path);
@@ -134,7 +144,8 @@ const fh_path_info *fh_path_of(int32_t path);
 /* FH_ERR_ARGUMENT, with the names of all paths, if the number is not an fh_path. */
 fh_status fh_check_path(int32_t path);
 
-/* ---- The call (call.c) ---------------------------------------------------------------------------------------------------- */
+/* ---- The call (call.c)
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* The caller's call with every default filled in; its plan and costs are full-size copies held here. */
 typedef struct fh_checked {
@@ -157,7 +168,8 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
 /* The costs of the call: the one it brings, checked; else, with path FH_AUTO, the device's own for it. */
 fh_status fh_take_costs(const fh_device *device, fh_checked *checked);
 
-/* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64 bits. */
+/* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64
+ * bits. */
 fh_status fh_check_array(const fh_array *array);
 
 /* The index lists, their lengths and the requests' offsets as arrays, without elements where the call has none. */
@@ -165,13 +177,15 @@ fh_array fh_call_indices(const fh_call *call);
 fh_array fh_call_topk_length(const fh_call *call);
 fh_array fh_call_cu_seqlens_q(const fh_call *call);
 
-/* ---- Plans (plan.c) ------------------------------------------------------------------------------------------------------- */
+/* ---- Plans (plan.c)
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* FH_ERR_SHAPE when a group of the call could have more union entries than 32 bits count. */
 fh_status fh_check_plannable(const fh_call *call);
 int fh_plannable(const fh_call *call);
 
-/* Whether the device has the call's path, and whether the plan that the call brings, if any, was built for a call like this one. */
+/* Whether the device has the call's path, and whether the plan that the call brings, if any, was built for a call like
+ * this one. */
 fh_status fh_check_plan(const fh_device *device, fh_checked *checked);
 
 /* Bytes at the start of the workspace for the plan of a call that brings none; a multiple of 64. */
@@ -180,22 +194,24 @@ uint64_t fh_own_plan_bytes(const fh_device *device, const fh_call *call);
 /* Builds that plan there; what is left of the workspace is the path's. */
 fh_status fh_build_own_plan(fh_device *device, fh_checked *checked);
 
-/* ---- The cost model (costs.c) and what FH_AUTO makes of it (auto.c) ------------------------------------------------------- */
+/* ---- The cost model (costs.c) and what FH_AUTO makes of it (auto.c)
+ * ------------------------------------------------------- */
 
 /* A full-size copy of the caller's costs. FH_ERR_ARGUMENT when a number of it is not finite. */
 fh_status fh_costs_in(const fh_costs *given, fh_costs *costs);
 
 /* How FH_AUTO begins (fh_costs_packs) and why. Microseconds. */
 typedef struct fh_weighed {
-  double us[FH_PATHS];         /* of each path, packed at best: all lists of a group are one list; +inf where not on offer */
-  double plan_us;              /* of building a plan; 0 where there is one */
-  double saves_us, wanted_us;  /* what packing saves at most, the plan paid, and the least it must save */
-  double risk_us, most_us;     /* what the call costs where the plan leads to nothing, and the most it may cost */
-  int32_t row_path;            /* the cheaper of padded and gather for all rows */
-  int32_t packs;               /* 1: a plan says which groups are packed */
+  double us[FH_PATHS]; /* of each path, packed at best: all lists of a group are one list; +inf where not on offer */
+  double plan_us;      /* of building a plan; 0 where there is one */
+  double saves_us, wanted_us; /* what packing saves at most, the plan paid, and the least it must save */
+  double risk_us, most_us;    /* what the call costs where the plan leads to nothing, and the most it may cost */
+  int32_t row_path;           /* the cheaper of padded and gather for all rows */
+  int32_t packs;              /* 1: a plan says which groups are packed */
 } fh_weighed;
 
-fh_status fh_weigh(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned, fh_weighed *weighed);
+fh_status fh_weigh(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned,
+                   fh_weighed *weighed);
 
 /* Whether FH_AUTO may pack some of the call, whatever it costs; else why not, one line. */
 int fh_may_pack(const fh_device *device, const fh_call *call, char why[FH_WHY]);
@@ -203,12 +219,14 @@ int fh_may_pack(const fh_device *device, const fh_call *call, char why[FH_WHY]);
 /* What FH_AUTO weighs for a call whose costs have been taken. Lists that the call does not bring count as full. */
 fh_status fh_weigh_call(const fh_device *device, const fh_call *call, fh_work *work, fh_weighed *weighed);
 
-/* ---- Back ends ------------------------------------------------------------------------------------------------------------ */
+/* ---- Back ends
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /*
- * What a kind of device does. What arrives here has been checked: pointers are there, ranges lie within their buffers, sizes are
- * not 0, calls carry no defaults any more. Functions that return fh_status leave the message themselves. Memory functions that
- * reach the host's side are done on return and ordered after what the device was given; the others need not be done.
+ * What a kind of device does. What arrives here has been checked: pointers are there, ranges lie within their buffers,
+ * sizes are not 0, calls carry no defaults any more. Functions that return fh_status leave the message themselves.
+ * Memory functions that reach the host's side are done on return and ordered after what the device was given; the
+ * others need not be done.
  */
 struct fh_back_end {
   const char *called; /* in messages: "a CPU" */
@@ -236,8 +254,8 @@ struct fh_back_end {
   fh_status (*view_read)(const fh_view *view, void *dst);
   fh_status (*view_copy)(const fh_view *dst, const fh_view *src); /* of the same device, apart */
 
-  /* What runs code of others on the device stands between enter and leave, which gives back `status` or its own failure; NULL where
-   * there is nothing to do. stream_of: the stream that NULL stands for. */
+  /* What runs code of others on the device stands between enter and leave, which gives back `status` or its own
+   * failure; NULL where there is nothing to do. stream_of: the stream that NULL stands for. */
   fh_status (*enter)(const fh_device *device);
   fh_status (*leave)(fh_status status);
   void *(*stream_of)(const fh_device *device, void *stream);
@@ -255,23 +273,25 @@ struct fh_back_end {
   fh_status (*moment_mark)(fh_device *device, fh_moment *moment, void *stream);
   fh_status (*moment_between)(fh_device *device, const fh_moment *start, const fh_moment *stop, double *us);
 
-  /* Returns 1 if the device can run the path with h_q heads (0: with some number of heads). Else writes what is required and what
-   * there is, without a full stop: "required compute capability 9.0, the device has 8.9". */
+  /* Returns 1 if the device can run the path with h_q heads (0: with some number of heads). Else writes what is
+   * required and what there is, without a full stop: "required compute capability 9.0, the device has 8.9". */
   int (*offers)(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]);
-  int32_t sees_lists; /* 1 where the host reads lists and plans when a call comes, 0 where only the device does, later */
-  /* A path of the call that the device lacks has been refused before any of these, and a path that wants a plan has one when it
-   * runs; how much workspace the path needs beside the plan does not depend on it. A run adds to rows, flops and bytes of the
-   * counters and sets their kernel (fh_name_kernel). */
+  int32_t
+      sees_lists; /* 1 where the host reads lists and plans when a call comes, 0 where only the device does, later */
+  /* A path of the call that the device lacks has been refused before any of these, and a path that wants a plan has one
+   * when it runs; how much workspace the path needs beside the plan does not depend on it. A run adds to rows, flops
+   * and bytes of the counters and sets their kernel (fh_name_kernel). */
   uint64_t (*workspace_bytes)(const fh_device *device, const fh_call *call);
-  int64_t (*count_keys)(const fh_device *device, const fh_call *call); /* valid keys of all rows, or the most there can be */
+  int64_t (*count_keys)(const fh_device *device,
+                        const fh_call *call); /* valid keys of all rows, or the most there can be */
   fh_status (*run)(fh_device *device, const fh_call *call, fh_counters *counters);
   /* A call with path FH_AUTO on a plan: its groups order[0 .. packed_from - 1] by path `rows`, the others packed. */
   fh_status (*run_parts)(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
   /* The device's own costs for the call; NULL: at 8 heads. Returns where they are from, a line for people. */
   const char *(*costs)(const fh_device *device, const fh_call *call, fh_costs *costs);
 
-  /* On a device with streams the arrays are there in the order of call->stream, *plan at once. A call with path FH_AUTO brings the
-   * costs by which the groups are parted. */
+  /* On a device with streams the arrays are there in the order of call->stream, *plan at once. A call with path FH_AUTO
+   * brings the costs by which the groups are parted. */
   uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
   fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 };

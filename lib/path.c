@@ -5,7 +5,8 @@
 
 enum { CPU = 1 << FH_DEVICE_CPU, CUDA = 1 << FH_DEVICE_CUDA };
 
-#define ROW(number, text, ...) [number] = {.struct_size = sizeof(fh_path_info), .path = number, .name = text, __VA_ARGS__}
+#define ROW(number, text, ...) \
+  [number] = {.struct_size = sizeof(fh_path_info), .path = number, .name = text, __VA_ARGS__}
 static const fh_path_info rows[FH_PATHS] = {
     ROW(FH_AUTO, "auto", .max_heads = 128, .devices = CPU | CUDA),
     ROW(FH_REFERENCE, "reference", .native = 1, .writes_f32 = 1, .max_heads = 128, .devices = CPU | CUDA),
@@ -16,9 +17,7 @@ static const fh_path_info rows[FH_PATHS] = {
 };
 #undef ROW
 
-const fh_path_info *fh_path_of(int32_t path) {
-  return path >= 0 && path < FH_PATHS ? &rows[path] : NULL;
-}
+const fh_path_info *fh_path_of(int32_t path) { return path >= 0 && path < FH_PATHS ? &rows[path] : NULL; }
 
 fh_status fh_check_path(int32_t path) {
   char names[FH_PATHS * sizeof rows->name];
@@ -36,5 +35,7 @@ const char *fh_path_name(int32_t path) {
 
 fh_status fh_path_get_info(int32_t path, fh_path_info *info) {
   const fh_status status = fh_check_path(path);
-  return status ? status : fh_struct_out("fh_path_info", info, FH_UP_TO(fh_path_info, writes_f32), fh_path_of(path), sizeof *info);
+  return status
+             ? status
+             : fh_struct_out("fh_path_info", info, FH_UP_TO(fh_path_info, writes_f32), fh_path_of(path), sizeof *info);
 }

@@ -1,4 +1,5 @@
-/* Plans: the union of neighbouring queries' lists, built once an index list and used by every layer that shares the list. */
+/* Plans: the union of neighbouring queries' lists, built once an index list and used by every layer that shares the
+ * list. */
 #include <inttypes.h>
 
 #include "internal.h"
@@ -6,17 +7,16 @@
 
 enum { ALIGNMENT = 64 };
 
-/* ---- The plan of a call ---------------------------------------------------------------------------------------------------- */
+/* ---- The plan of a call
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Entries of a group are counted in 32 bits. */
-int fh_plannable(const fh_call *call) {
-  return call->group * call->topk <= INT32_MAX;
-}
+int fh_plannable(const fh_call *call) { return call->group * call->topk <= INT32_MAX; }
 
 fh_status fh_check_plannable(const fh_call *call) {
   if (fh_plannable(call)) return FH_OK;
-  return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk, (int)call->group,
-                 INT32_MAX);
+  return fh_fail(FH_ERR_SHAPE, "topk: got %" PRId64 " for groups of %d, wanted group * topk <= %d", call->topk,
+                 (int)call->group, INT32_MAX);
 }
 
 static fh_status check_offered(const fh_device *device, const fh_call *call) {
@@ -35,7 +35,10 @@ fh_status fh_check_plan(const fh_device *device, fh_checked *checked) {
   status = fh_struct_in("fh_plan", call->plan, FH_PLAN_LEAST, plan, sizeof *plan);
   if (status) return status;
   call->plan = plan;
-  const struct { const char *name; int64_t got, wanted; } fields[] = {
+  const struct {
+    const char *name;
+    int64_t got, wanted;
+  } fields[] = {
       {"s_q", plan->s_q, call->s_q},
       {"group", plan->group, call->group},
       {"requests", plan->requests, call->requests},
@@ -45,8 +48,8 @@ fh_status fh_check_plan(const fh_device *device, fh_checked *checked) {
   };
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
     if (fields[i].got != fields[i].wanted)
-      return fh_fail(FH_ERR_SHAPE, "plan.%s: got %" PRId64 ", wanted the call's %" PRId64, fields[i].name, fields[i].got,
-                     fields[i].wanted);
+      return fh_fail(FH_ERR_SHAPE, "plan.%s: got %" PRId64 ", wanted the call's %" PRId64, fields[i].name,
+                     fields[i].got, fields[i].wanted);
   return FH_OK;
 }
 
@@ -66,7 +69,8 @@ fh_status fh_build_own_plan(fh_device *device, fh_checked *checked) {
   return FH_OK;
 }
 
-/* ---- Plans that last ------------------------------------------------------------------------------------------------------- */
+/* ---- Plans that last
+ * ------------------------------------------------------------------------------------------------------- */
 
 fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes) {
   fh_checked checked;

@@ -8,7 +8,8 @@
 
 static _Thread_local char message[512];
 
-/* The caller's program may have chosen a locale with another decimal point; a message's numbers are the same in every one. */
+/* The caller's program may have chosen a locale with another decimal point; a message's numbers are the same in every
+ * one. */
 void fh_format(char *text, size_t bytes, const char *format, va_list args) {
   const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = plain ? uselocale(plain) : (locale_t)0;
   vsnprintf(text, bytes, format, args);
@@ -27,13 +28,9 @@ fh_status fh_fail(fh_status status, const char *format, ...) {
   return status;
 }
 
-fh_status fh_fail_null(const char *name) {
-  return fh_fail(FH_ERR_ARGUMENT, "%s: got NULL, wanted a pointer", name);
-}
+fh_status fh_fail_null(const char *name) { return fh_fail(FH_ERR_ARGUMENT, "%s: got NULL, wanted a pointer", name); }
 
-const char *fh_error(void) {
-  return message;
-}
+const char *fh_error(void) { return message; }
 
 const char *fh_status_name(fh_status status) {
   switch (status) {
@@ -52,14 +49,16 @@ const char *fh_status_name(fh_status status) {
   }
 }
 
-/* Every public struct starts with its size, and consists of whole 8-byte words in every version, so that none is cut in a field. */
-static fh_status struct_size(const char *name, const void *given, uint64_t min_size, uint64_t full_size, uint64_t *size) {
+/* Every public struct starts with its size, and consists of whole 8-byte words in every version, so that none is cut in
+ * a field. */
+static fh_status struct_size(const char *name, const void *given, uint64_t min_size, uint64_t full_size,
+                             uint64_t *size) {
   if (!given) return fh_fail_null(name);
   memcpy(size, given, sizeof *size);
   if (*size < min_size || *size > full_size || *size % 8)
     return fh_fail(FH_ERR_VERSION,
-                   "%s.struct_size: got %" PRIu64 ", wanted %" PRIu64 " (at least %" PRIu64 "), set by the caller", name, *size,
-                   full_size, min_size);
+                   "%s.struct_size: got %" PRIu64 ", wanted %" PRIu64 " (at least %" PRIu64 "), set by the caller",
+                   name, *size, full_size, min_size);
   return FH_OK;
 }
 
@@ -81,7 +80,8 @@ fh_status fh_struct_out(const char *name, void *given, uint64_t min_size, const 
   return FH_OK;
 }
 
-fh_status fh_struct_init(const char *name, void *given, uint64_t size, uint64_t min_size, const void *full, uint64_t full_size) {
+fh_status fh_struct_init(const char *name, void *given, uint64_t size, uint64_t min_size, const void *full,
+                         uint64_t full_size) {
   if (!given) return fh_fail_null(name);
   const fh_status status = fh_struct_out(name, &size, min_size, NULL, full_size);
   if (status) return status;

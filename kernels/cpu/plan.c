@@ -1,9 +1,10 @@
 /*
- * The plan builder: for each group of neighbouring queries the union of their lists and, per entry, who chose it (fh_plan).
+ * The plan builder: for each group of neighbouring queries the union of their lists and, per entry, who chose it
+ * (fh_plan).
  *
- * Each group's valid (KV row, query) pairs are collected query by query, sorted by KV row with a stable radix sort, and merged:
- * in a run of equal rows the k-th pair of a query joins the k-th copy. The cost is proportional to the pairs and does not
- * depend on s_kv: the sort takes one pass for each 11 bits of the group's largest row.
+ * Each group's valid (KV row, query) pairs are collected query by query, sorted by KV row with a stable radix sort, and
+ * merged: in a run of equal rows the k-th pair of a query joins the k-th copy. The cost is proportional to the pairs
+ * and does not depend on s_kv: the sort takes one pass for each 11 bits of the group's largest row.
  */
 #include "cpu/back_end.h"
 #include "plan_layout.h"
@@ -17,12 +18,13 @@ typedef struct plan_run {
   const fh_call *call;
   fh_plan *plan;
   fh_group_costs costs;
-  uint64_t *rank;          /* of each group: fh_group_rank in the upper half, its number in the lower */
+  uint64_t *rank; /* of each group: fh_group_rank in the upper half, its number in the lower */
   char *scratch;
   uint64_t scratch_bytes; /* of one thread: pairs, and room to sort them */
 } plan_run;
 
-/* What is needed while a plan is built, behind its arrays: the ranks, with room to sort them, then a share of each thread. */
+/* What is needed while a plan is built, behind its arrays: the ranks, with room to sort them, then a share of each
+ * thread. */
 static uint64_t rank_bytes(const fh_call *call) {
   return fhk_part((uint64_t)fh_groups_most(call->s_q, call->requests, call->group), 2 * sizeof(uint64_t));
 }
@@ -31,8 +33,8 @@ static uint64_t thread_bytes(const fh_call *call) {
   return fhk_part(fhk_mul((uint64_t)call->topk, (uint64_t)call->group), 2 * sizeof(uint64_t));
 }
 
-/* Stable sort of n words by their upper halves, none of which exceeds `max`; `spare` holds n words too. Returns whichever of
- * the two holds the result. */
+/* Stable sort of n words by their upper halves, none of which exceeds `max`; `spare` holds n words too. Returns
+ * whichever of the two holds the result. */
 static uint64_t *sort_by_upper_half(uint64_t *words, uint64_t *spare, int64_t n, uint32_t max) {
   int bits = 0;
   while (bits < 32 && max >> bits) bits++;

@@ -52,8 +52,8 @@ static fh_status choose_isa(int32_t asked, int32_t *isa) {
   if (*isa == FH_ISA_BEST) *isa = fhk_cpu_fastest_isa();
   const char *missing = fhk_cpu_isa_missing(*isa, 1);
   if (missing)
-    return fh_fail(FH_ERR_DEVICE, "%s: got %s, wanted one that works here, up to %s: %s", source, fhk_cpu_isa_name(*isa),
-                   fhk_cpu_isa_name(fhk_cpu_best_isa()), missing);
+    return fh_fail(FH_ERR_DEVICE, "%s: got %s, wanted one that works here, up to %s: %s", source,
+                   fhk_cpu_isa_name(*isa), fhk_cpu_isa_name(fhk_cpu_best_isa()), missing);
   return FH_OK;
 }
 
@@ -79,9 +79,7 @@ static void describe(fh_device_info *info) {
   fclose(file);
 }
 
-static int32_t count(void) {
-  return 1;
-}
+static int32_t count(void) { return 1; }
 
 static fh_status open_cpu(fh_device *device, const char *name, int64_t ordinal, const fh_device_options *options) {
   int32_t threads = 0, isa = 0;
@@ -90,16 +88,15 @@ static fh_status open_cpu(fh_device *device, const char *name, int64_t ordinal, 
   if ((status = choose_threads(options->threads, &threads)) || (status = choose_isa(options->isa, &isa))) return status;
   device->state = fhk_cpu_create(threads, isa);
   if (!device->state)
-    return fh_fail(FH_ERR_MEMORY, "options.threads: got %d, and the system refused memory or threads for them", (int)threads);
+    return fh_fail(FH_ERR_MEMORY, "options.threads: got %d, and the system refused memory or threads for them",
+                   (int)threads);
   device->info.threads = threads;
   device->info.isa = isa;
   describe(&device->info);
   return FH_OK;
 }
 
-static void close_cpu(fh_device *device) {
-  fhk_cpu_destroy(fh_cpu(device));
-}
+static void close_cpu(fh_device *device) { fhk_cpu_destroy(fh_cpu(device)); }
 
 /* Everything is done when the function that was asked for it returns. */
 static fh_status synchronize(fh_device *device) {
@@ -107,16 +104,15 @@ static fh_status synchronize(fh_device *device) {
   return FH_OK;
 }
 
-/* ---- Timers --------------------------------------------------------------------------------------------------------------- */
+/* ---- Timers
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static fh_status moment_create(fh_device *device, fh_moment *moment) {
   (void)device, (void)moment;
   return FH_OK;
 }
 
-static void moment_destroy(fh_device *device, fh_moment *moment) {
-  (void)device, (void)moment;
-}
+static void moment_destroy(fh_device *device, fh_moment *moment) { (void)device, (void)moment; }
 
 static fh_status moment_mark(fh_device *device, fh_moment *moment, void *stream) {
   (void)device, (void)stream;
@@ -130,7 +126,8 @@ static fh_status moment_between(fh_device *device, const fh_moment *start, const
   return FH_OK;
 }
 
-/* ---- Calls ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Calls
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static int offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]) {
   (void)device, (void)path, (void)h_q, (void)why;

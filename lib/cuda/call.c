@@ -4,14 +4,13 @@
 
 static const char plan_kernel[] = "portable plan";
 
-static const fhk_gpu *gpu_of(const fh_device *device) {
-  return &fh_cuda_of(device)->gpu;
-}
+static const fhk_gpu *gpu_of(const fh_device *device) { return &fh_cuda_of(device)->gpu; }
 
 fh_status fh_cuda_prepare(const fh_device *device) {
   const fhk_kernel *kernel;
   for (int32_t i = 0; (kernel = fhk_kernel_row(i)); i++) {
-    const fh_status status = fhk_kernel_runs_on(kernel, gpu_of(device)) ? fh_cuda_status(kernel->prepare(), kernel->name) : FH_OK;
+    const fh_status status =
+        fhk_kernel_runs_on(kernel, gpu_of(device)) ? fh_cuda_status(kernel->prepare(), kernel->name) : FH_OK;
     if (status) return status;
   }
   return fh_cuda_status(fhk_plan_prepare(), plan_kernel);
@@ -74,7 +73,8 @@ static void count(const fhk_kernel *k, const fh_call *call, fh_counters *counter
 /* Enqueue the part of the call that `path` computes; *ran is the kernel. Entered. */
 static fh_status run_path(fh_device *device, const fh_call *call, int32_t path, const fhk_kernel **ran) {
   const fhk_kernel *kernel = *ran = fhk_kernel_of(gpu_of(device), call, path);
-  if (!kernel) return fh_fail(FH_ERR_UNSUPPORTED, "path %s: no kernel of this device takes the call", fh_path_name(path));
+  if (!kernel)
+    return fh_fail(FH_ERR_UNSUPPORTED, "path %s: no kernel of this device takes the call", fh_path_name(path));
   return fh_cuda_status(kernel->run(gpu_of(device), call, fh_cuda_stream(device, call->stream)), kernel->name);
 }
 
@@ -88,9 +88,7 @@ fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *count
   return FH_OK;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
-}
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Two grids, each with what the plan leaves it when it begins. The second one does not wait for the first: it fills the
  * multiprocessors that the first leaves idle. */
@@ -113,7 +111,8 @@ fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows
   return FH_OK;
 }
 
-/* ---- Plans ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Plans
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 uint64_t fh_cuda_plan_bytes(const fh_device *device, const fh_call *call) {
   return fhk_plan_bytes(&fh_cuda_of(device)->gpu, call);
@@ -126,7 +125,8 @@ fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memor
       fhk_plan_build(&fh_cuda_of(device)->gpu, call, memory, plan, fh_cuda_stream(device, call->stream)), plan_kernel));
 }
 
-/* ---- Costs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Costs
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 const char *fh_cuda_costs(const fh_device *device, const fh_call *call, fh_costs *costs) {
   enum { HEADS = 8, PADDED = 64 }; /* of the costs that stand for the device, where there is no call */

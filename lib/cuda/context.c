@@ -1,11 +1,14 @@
 /*
- * Errors, the driver, and a device's context as the thread's current one: what every other file of this folder builds on.
+ * Errors, the driver, and a device's context as the thread's current one: what every other file of this folder builds
+ * on.
  *
- * The runtime is linked in, the driver is looked up when it is needed: a library with CUDA loads and works where there is none.
+ * The runtime is linked in, the driver is looked up when it is needed: a library with CUDA loads and works where there
+ * is none.
  */
 #include "cuda_back_end.h"
 
-/* ---- Errors --------------------------------------------------------------------------------------------------------------- */
+/* ---- Errors
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* Errors of which CUDA's manual says that the process must be relaunched. Numbers where older headers lack the name. */
 static int is_sticky(int code) {
@@ -35,10 +38,11 @@ fh_status fh_cuda_status(int code, const char *function) {
                  is_sticky(code) ? "; the device's context is lost until the process ends" : "");
 }
 
-/* ---- The driver ----------------------------------------------------------------------------------------------------------- */
+/* ---- The driver
+ * ----------------------------------------------------------------------------------------------------------- */
 
-/* cudaSetDevice would change the thread's device, and setting the old one back would make a context on a device that nobody asked
- * for; the driver's stack of contexts does neither. */
+/* cudaSetDevice would change the thread's device, and setting the old one back would make a context on a device that
+ * nobody asked for; the driver's stack of contexts does neither. */
 static struct {
   CUresult (*retain)(CUcontext *context, CUdevice device);
   CUresult (*push)(CUcontext context);

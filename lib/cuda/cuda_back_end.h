@@ -40,8 +40,8 @@ fh_status fh_cuda_status(int code, const char *function);
 /* FH_CUDA(cudaFree, base) calls cudaFree(base). */
 #define FH_CUDA(function, ...) fh_cuda_status(function(__VA_ARGS__), #function)
 
-/* What calls CUDA stands between these two: the device's context is the thread's current one there, and afterwards it is again
- * what it was. leave returns its argument, or its own failure where that is FH_OK. */
+/* What calls CUDA stands between these two: the device's context is the thread's current one there, and afterwards it
+ * is again what it was. leave returns its argument, or its own failure where that is FH_OK. */
 fh_status fh_cuda_enter(const fh_device *device);
 fh_status fh_cuda_leave(fh_status status);
 

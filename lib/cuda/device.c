@@ -9,11 +9,12 @@
 #include "cuda_back_end.h"
 
 enum {
-  OLDEST = 80,               /* compute capability that the kernels begin at */
-  LEAST_SCRATCH = 32 << 20   /* bytes: views are staged in pieces large enough for full speed */
+  OLDEST = 80,             /* compute capability that the kernels begin at */
+  LEAST_SCRATCH = 32 << 20 /* bytes: views are staged in pieces large enough for full speed */
 };
 
-/* ---- Opening -------------------------------------------------------------------------------------------------------------- */
+/* ---- Opening
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static int32_t count(void) {
   int devices = 0;
@@ -35,7 +36,8 @@ static fh_status find(const char *name, int64_t ordinal) {
                    cudaGetErrorString(code));
   }
   if (ordinal >= devices)
-    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted cuda:0 .. cuda:%d, the devices of this machine", quoted, devices - 1);
+    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted cuda:0 .. cuda:%d, the devices of this machine", quoted,
+                   devices - 1);
   return FH_OK;
 }
 
@@ -69,11 +71,12 @@ static fh_status describe(fh_device_info *info, const char *name, int ordinal) {
   struct cudaDeviceProp properties;
   int newest = 0;
   fh_status status;
-  if ((status = FH_CUDA(cudaGetDeviceProperties, &properties, ordinal)) || (status = FH_CUDA(cudaDriverGetVersion, &newest)))
+  if ((status = FH_CUDA(cudaGetDeviceProperties, &properties, ordinal)) ||
+      (status = FH_CUDA(cudaDriverGetVersion, &newest)))
     return status;
   if (properties.major * 10 + properties.minor < OLDEST)
-    return fh_fail(FH_ERR_DEVICE, "name: got %s, %s of compute capability %d.%d, wanted 8.0 or newer", fh_quote(name, quoted),
-                   properties.name, properties.major, properties.minor);
+    return fh_fail(FH_ERR_DEVICE, "name: got %s, %s of compute capability %d.%d, wanted 8.0 or newer",
+                   fh_quote(name, quoted), properties.name, properties.major, properties.minor);
   info->ordinal = ordinal;
   info->multiprocessors = properties.multiProcessorCount;
   info->capability = properties.major * 10 + properties.minor;
@@ -127,19 +130,22 @@ static void close_cuda(fh_device *device) {
 static fh_status open_cuda(fh_device *device, const char *name, int64_t ordinal, const fh_device_options *options) {
   fh_status status;
   if (options->threads || options->isa)
-    return fh_fail(FH_ERR_ARGUMENT, "options.%s: got %d for a CUDA device, wanted 0", options->threads ? "threads" : "isa",
-                   (int)(options->threads ? options->threads : options->isa));
-  if ((status = find(name, ordinal)) || (status = describe(&device->info, name, (int)ordinal)) || (status = fh_cuda_load_driver()))
+    return fh_fail(FH_ERR_ARGUMENT, "options.%s: got %d for a CUDA device, wanted 0",
+                   options->threads ? "threads" : "isa", (int)(options->threads ? options->threads : options->isa));
+  if ((status = find(name, ordinal)) || (status = describe(&device->info, name, (int)ordinal)) ||
+      (status = fh_cuda_load_driver()))
     return status;
   fh_cuda *cuda = calloc(1, sizeof *cuda);
   if (!cuda) return fh_fail(FH_ERR_MEMORY, "device: the system refused %zu bytes for its state", sizeof *cuda);
   pthread_mutex_init(&cuda->scratch_lock, NULL);
-  cuda->gpu = (fhk_gpu){.multiprocessors = device->info.multiprocessors, .capability = device->info.capability,
-                        .clock_mhz = device->info.clock_mhz, .memory_clock_mhz = device->info.memory_clock_mhz,
-                        .memory_bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, (int)ordinal), .name = device->info.name};
+  cuda->gpu = (fhk_gpu){.multiprocessors = device->info.multiprocessors,
+                        .capability = device->info.capability,
+                        .clock_mhz = device->info.clock_mhz,
+                        .memory_clock_mhz = device->info.memory_clock_mhz,
+                        .memory_bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, (int)ordinal),
+                        .name = device->info.name};
   device->state = cuda;
-  if (!(status = read_environment(cuda)) &&
-      !(status = fh_cuda_retain(&cuda->context, ordinal)))
+  if (!(status = read_environment(cuda)) && !(status = fh_cuda_retain(&cuda->context, ordinal)))
     status = furnish(device);
   if (status) close_cuda(device);
   return status;
@@ -150,9 +156,7 @@ static fh_status synchronize(fh_device *device) {
   return status ? status : fh_cuda_leave(fh_cuda_status(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
 }
 
-static void *stream_of(const fh_device *device, void *stream) {
-  return fh_cuda_stream(device, stream);
-}
+static void *stream_of(const fh_device *device, void *stream) { return fh_cuda_stream(device, stream); }
 
 const fh_back_end fh_cuda_back_end = {
     .called = "CUDA",

@@ -165,22 +165,22 @@ typedef struct fh_call {
   uint64_t struct_size;
 
   /* Sizes */
-  int64_t s_q;                 /* query rows of the chunk, 0 .. 2^40 */
-  int64_t s_kv;                /* KV rows, 0 .. 2^31 - 1 */
-  int64_t topk;                /* width of the index lists, 0 .. 2^31 - 1; s_q * topk <= 2^56; packed: group * topk
-                                  < 2^31 */
-  int32_t h_q;                 /* query heads of this rank, 1 .. 128 */
-  int32_t d_qk;                /* 512 or 576 */
-  int32_t d_v;                 /* 512: V is the first 512 columns of the KV row */
-  float sm_scale;              /* > 0, at most 2^127 */
+  int64_t s_q;    /* query rows of the chunk, 0 .. 2^40 */
+  int64_t s_kv;   /* KV rows, 0 .. 2^31 - 1 */
+  int64_t topk;   /* width of the index lists, 0 .. 2^31 - 1; s_q * topk <= 2^56; packed: group * topk
+                     < 2^31 */
+  int32_t h_q;    /* query heads of this rank, 1 .. 128 */
+  int32_t d_qk;   /* 512 or 576 */
+  int32_t d_v;    /* 512: V is the first 512 columns of the KV row */
+  float sm_scale; /* > 0, at most 2^127 */
 
   /* Inputs */
-  const uint16_t *q;           /* bf16 [s_q, h_q, d_qk]; the last dimension is contiguous */
+  const uint16_t *q; /* bf16 [s_q, h_q, d_qk]; the last dimension is contiguous */
   int64_t q_stride_s;
   int64_t q_stride_h;
-  const uint16_t *kv;          /* bf16 [s_kv, d_qk], h_kv = 1; the last dimension is contiguous */
+  const uint16_t *kv; /* bf16 [s_kv, d_qk], h_kv = 1; the last dimension is contiguous */
   int64_t kv_stride;
-  const int32_t *indices;      /* [s_q, topk]; the last dimension is contiguous */
+  const int32_t *indices; /* [s_q, topk]; the last dimension is contiguous */
   int64_t indices_stride;
   const int32_t *topk_length;  /* [s_q] contiguous, or NULL: topk for every row */
   const float *attn_sink;      /* [h_q] contiguous, or NULL: no sink */
@@ -189,30 +189,30 @@ typedef struct fh_call {
   int64_t requests;            /* requests in the chunk, 0 .. 2^31 - 1; 0 = one request, and no cu_seqlens_q */
 
   /* Outputs */
-  void *out;                   /* out_dtype [s_q, h_q, d_v]; the last dimension is contiguous */
+  void *out; /* out_dtype [s_q, h_q, d_v]; the last dimension is contiguous */
   int64_t out_stride_s;
   int64_t out_stride_h;
-  float *lse;                  /* [s_q, h_q], or NULL; natural log; heads contiguous */
+  float *lse; /* [s_q, h_q], or NULL; natural log; heads contiguous */
   int64_t lse_stride;
-  float *max_logits;           /* [s_q, h_q], or NULL; heads contiguous */
+  float *max_logits; /* [s_q, h_q], or NULL; heads contiguous */
   int64_t max_logits_stride;
-  int32_t out_dtype;           /* FH_BF16; the reference also takes FH_F32 (unrounded) */
+  int32_t out_dtype; /* FH_BF16; the reference also takes FH_F32 (unrounded) */
 
   /* How */
-  int32_t path;                /* an fh_path */
-  int32_t row_invariant;       /* 0, or 1: the result of a row must not depend on its neighbours, bit for bit. Then
-                                  FH_AUTO never packs, FH_PACKED refuses, and gather adds in the same order for any
-                                  number of rows */
-  int32_t h_pad;               /* heads the padded path computes: 0 (choose), 64 or 128, >= h_q */
-  int32_t group;               /* queries of a packed group: 0 = max(1, 64 / h_q); else 1, or up to 64 / h_q */
-  int32_t reserved;            /* 0 */
-  void *workspace;             /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
+  int32_t path;          /* an fh_path */
+  int32_t row_invariant; /* 0, or 1: the result of a row must not depend on its neighbours, bit for bit. Then
+                            FH_AUTO never packs, FH_PACKED refuses, and gather adds in the same order for any
+                            number of rows */
+  int32_t h_pad;         /* heads the padded path computes: 0 (choose), 64 or 128, >= h_q */
+  int32_t group;         /* queries of a packed group: 0 = max(1, 64 / h_q); else 1, or up to 64 / h_q */
+  int32_t reserved;      /* 0 */
+  void *workspace;       /* at least fh_workspace_bytes, 64-byte aligned; may be NULL when that is 0 */
   uint64_t workspace_bytes;
-  void *stream;                /* CUDA: cudaStream_t of the device, NULL = its own stream. CPU: must be NULL */
-  const fh_plan *plan;         /* built by fh_plan_build from the same indices, topk_length and cu_seqlens_q; its sizes
-                                  must fit the call. NULL = a plan is built in the workspace if one is needed */
-  const fh_costs *costs;       /* the cost model that FH_AUTO compares by, or NULL: the device's own */
-  fh_counters *counters;       /* host memory that the call adds to, or NULL */
+  void *stream;          /* CUDA: cudaStream_t of the device, NULL = its own stream. CPU: must be NULL */
+  const fh_plan *plan;   /* built by fh_plan_build from the same indices, topk_length and cu_seqlens_q; its sizes
+                            must fit the call. NULL = a plan is built in the workspace if one is needed */
+  const fh_costs *costs; /* the cost model that FH_AUTO compares by, or NULL: the device's own */
+  fh_counters *counters; /* host memory that the call adds to, or NULL */
 } fh_call;
 
 /* Fills the struct of struct_size bytes, sizeof(fh_call): the sizes, contiguous strides for all arrays (q and out with
@@ -299,7 +299,7 @@ struct fh_counters {
  */
 struct fh_plan {
   uint64_t struct_size;
-  int64_t s_q;          /* of the call it was built from, as are requests, group and s_kv */
+  int64_t s_q; /* of the call it was built from, as are requests, group and s_kv */
   int64_t requests;
   int64_t groups;       /* see above */
   int64_t capacity;     /* entries there is room for in each group: group * topk */
@@ -329,22 +329,26 @@ fh_status fh_plan_build(fh_device *device, const fh_call *call, void *memory, ui
 /* What a call amounts to, for the cost model. */
 typedef struct fh_work {
   uint64_t struct_size;
-  int64_t rows;        /* s_q */
-  int64_t keys;        /* valid keys over all rows */
-  int64_t groups;      /* packed groups; 0: packing is not on offer */
-  int64_t entries;     /* union entries over all groups */
+  int64_t rows;    /* s_q */
+  int64_t keys;    /* valid keys over all rows */
+  int64_t groups;  /* packed groups; 0: packing is not on offer */
+  int64_t entries; /* union entries over all groups */
   int32_t h_q;
   int32_t h_pad;
-  int32_t group;       /* queries of a packed group */
+  int32_t group; /* queries of a packed group */
   int32_t d_qk;
   int32_t d_v;
-  int32_t reserved;    /* 0 */
+  int32_t reserved; /* 0 */
 } fh_work;
 
 /* microseconds = call_us + unit_us * units + gflop_us * executed GFLOP. A unit is a row (padded, gather) or a group
  * (packed, plan). call_us is what a call takes however small it is; the other two are what one more unit or GFLOP adds
  * to a call that keeps the whole device busy. This struct never grows. */
-typedef struct fh_path_cost { double call_us; double unit_us; double gflop_us; } fh_path_cost;
+typedef struct fh_path_cost {
+  double call_us;
+  double unit_us;
+  double gflop_us;
+} fh_path_cost;
 
 /* Costs at one number of heads. A kernel computes more heads than it is given, so the costs of 8 heads do not hold for
  * 5. */
@@ -602,12 +606,12 @@ enum { FH_MAX_RANK = 4 };
 
 typedef struct fh_view_info {
   uint64_t struct_size;
-  int32_t dtype;            /* an fh_dtype */
-  int32_t rank;             /* 1 .. FH_MAX_RANK */
-  int64_t shape[4];         /* elements; entries past the rank are 1 */
-  int64_t stride[4];        /* elements, may be 0 or negative; entries past the rank are 0 */
-  int64_t offset;           /* elements from the buffer's base to element (0, 0, ..) */
-  void *data;               /* device address of element (0, 0, ..); NULL if the view has no element */
+  int32_t dtype;     /* an fh_dtype */
+  int32_t rank;      /* 1 .. FH_MAX_RANK */
+  int64_t shape[4];  /* elements; entries past the rank are 1 */
+  int64_t stride[4]; /* elements, may be 0 or negative; entries past the rank are 0 */
+  int64_t offset;    /* elements from the buffer's base to element (0, 0, ..) */
+  void *data;        /* device address of element (0, 0, ..); NULL if the view has no element */
 } fh_view_info;
 
 /* Returns the bytes of one element: 2, 4, 4; 0 if dtype is not an fh_dtype. */

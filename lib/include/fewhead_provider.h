@@ -76,14 +76,15 @@ extern "C" {
 /* cdef:begin */
 
 enum {
-  FH_PROVIDER_ABI = 2,    /* changes when the library can no longer call older plug-ins */
-  FH_PROVIDER_TEXT = 512, /* bytes of every `text` */
+  FH_PROVIDER_ABI = 2,      /* changes when the library can no longer call older plug-ins */
+  FH_PROVIDER_TEXT = 512,   /* bytes of every `text` */
   FH_PROVIDER_CPU = 1 << 1, /* bits of `devices`, by fh_device_kind */
   FH_PROVIDER_CUDA = 1 << 2
 };
 
 typedef struct fh_provider_table {
-  uint64_t struct_size; /* sizeof(fh_provider_table). A newer library takes a smaller, older table: the missing fields are NULL */
+  uint64_t struct_size; /* sizeof(fh_provider_table). A newer library takes a smaller, older table: the missing fields
+                           are NULL */
   int32_t abi;          /* FH_PROVIDER_ABI */
   uint32_t call_bytes;  /* sizeof(fh_call) */
   uint32_t info_bytes;  /* sizeof(fh_device_info) */
@@ -137,8 +138,8 @@ extern const fh_provider_table fewhead_provider;
 /* cdef:end */
 
 /* The first fields of a table, for its initializer. */
-#define FH_PROVIDER_HEAD                                                                                             \
-  .struct_size = sizeof(fh_provider_table), .abi = FH_PROVIDER_ABI, .call_bytes = sizeof(fh_call),                   \
+#define FH_PROVIDER_HEAD                                                                           \
+  .struct_size = sizeof(fh_provider_table), .abi = FH_PROVIDER_ABI, .call_bytes = sizeof(fh_call), \
   .info_bytes = sizeof(fh_device_info)
 
 #if defined(__GNUC__)

@@ -1,5 +1,5 @@
-/* The groups of a call on the packed path: how many there can be, and which of them FH_AUTO packs. Read by C and by CUDA C++, so
- * that every device decides alike. */
+/* The groups of a call on the packed path: how many there can be, and which of them FH_AUTO packs. Read by C and by
+ * CUDA C++, so that every device decides alike. */
 #ifndef FEWHEAD_GROUPS_H
 #define FEWHEAD_GROUPS_H
 
@@ -12,8 +12,8 @@
 #define FH_GROUPS static inline
 #endif
 
-/* The most groups that s_q rows make. A request of n > 0 rows makes 1 + (n - 1) / group of them, so m such requests make at most
- * m + (s_q - m) / group, which grows with m; m is at most `requests`, and at most s_q. */
+/* The most groups that s_q rows make. A request of n > 0 rows makes 1 + (n - 1) / group of them, so m such requests
+ * make at most m + (s_q - m) / group, which grows with m; m is at most `requests`, and at most s_q. */
 FH_GROUPS int64_t fh_groups_most(int64_t s_q, int64_t requests, int64_t group) {
   int64_t m = requests < 1 ? 1 : requests;
   if (m > s_q) m = s_q;
@@ -26,23 +26,24 @@ FH_GROUPS int64_t fh_request_end(int64_t offset, int64_t end_before, int64_t s_q
   return offset < end_before ? end_before : offset;
 }
 
-/* The path of rows that are not packed, for a call of full lists: every device takes the same one, before it knows the lists. */
+/* The path of rows that are not packed, for a call of full lists: every device takes the same one, before it knows the
+ * lists. */
 FH_GROUPS int32_t fh_rows_path(const fh_call *call, const fh_costs *costs) {
-  const double rows = (double)call->s_q, gflop = fh_gflop(call->d_qk, call->d_v, rows * (double)call->topk); /* of a head */
-  return fh_cheaper_rows(fh_cost_us(&costs->padded, rows, gflop * call->h_pad), fh_cost_us(&costs->gather, rows, gflop * call->h_q));
+  const double rows = (double)call->s_q,
+               gflop = fh_gflop(call->d_qk, call->d_v, rows * (double)call->topk); /* of a head */
+  return fh_cheaper_rows(fh_cost_us(&costs->padded, rows, gflop * call->h_pad),
+                         fh_cost_us(&costs->gather, rows, gflop * call->h_q));
 }
 
-/* Expected microseconds: of packing anything, of a group, of each 64 entries of its union begun; of computing anything row by row,
- * of a row, of each of its keys. */
+/* Expected microseconds: of packing anything, of a group, of each 64 entries of its union begun; of computing anything
+ * row by row, of a row, of each of its keys. */
 typedef struct fh_group_costs {
   double packed, packed_group, packed_tile, rows, row, key;
 } fh_group_costs;
 
 /* Tiles that entries fill: what a packed group's time goes by. */
 enum { FH_TILE_ENTRIES = 64 };
-FH_GROUPS int64_t fh_tiles(int64_t entries) {
-  return (entries + FH_TILE_ENTRIES - 1) / FH_TILE_ENTRIES;
-}
+FH_GROUPS int64_t fh_tiles(int64_t entries) { return (entries + FH_TILE_ENTRIES - 1) / FH_TILE_ENTRIES; }
 
 /* All zeros where there is nothing to choose: then all groups are packed. */
 FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
@@ -61,8 +62,8 @@ FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
   return group;
 }
 
-/* Nanoseconds that packing the group saves, below 0 where its rows cost less one by one; within 31 bits, so that sums are exact. A
- * group without rows saves nothing. */
+/* Nanoseconds that packing the group saves, below 0 where its rows cost less one by one; within 31 bits, so that sums
+ * are exact. A group without rows saves nothing. */
 FH_GROUPS int32_t fh_group_saves(const fh_group_costs *costs, int64_t entries, int64_t rows, int64_t keys) {
   const double ns = 1e3 * (costs->row * (double)rows + costs->key * (double)keys - costs->packed_group -
                            costs->packed_tile * (double)fh_tiles(entries));
@@ -70,15 +71,17 @@ FH_GROUPS int32_t fh_group_saves(const fh_group_costs *costs, int64_t entries, i
   return ns > INT32_MAX ? INT32_MAX : ns < -INT32_MAX ? -INT32_MAX : (int32_t)ns;
 }
 
-/* Where a group stands in the order, 0 first, up to fh_tiles(capacity) + 1: those that cost less row by row, as they come, since
- * neighbours share KV rows; then the others by falling tiles. */
+/* Where a group stands in the order, 0 first, up to fh_tiles(capacity) + 1: those that cost less row by row, as they
+ * come, since neighbours share KV rows; then the others by falling tiles. */
 FH_GROUPS uint32_t fh_group_rank(int64_t capacity, int64_t entries, int32_t saves) {
   return saves < 0 ? 0 : (uint32_t)(1 + fh_tiles(capacity) - fh_tiles(entries));
 }
 
-/* How many groups are not packed: the `fewer` that cost less row by row; or all or none, where that costs less than both kinds of work
- * in one call. saved, lost: nanoseconds that packing saves on the others, and would lose on those. */
-FH_GROUPS int64_t fh_packed_from(const fh_group_costs *costs, int64_t groups, int64_t fewer, int64_t saved, int64_t lost) {
+/* How many groups are not packed: the `fewer` that cost less row by row; or all or none, where that costs less than
+ * both kinds of work in one call. saved, lost: nanoseconds that packing saves on the others, and would lose on those.
+ */
+FH_GROUPS int64_t fh_packed_from(const fh_group_costs *costs, int64_t groups, int64_t fewer, int64_t saved,
+                                 int64_t lost) {
   const double beside_rows = (double)saved - 1e3 * costs->packed, beside_packed = (double)lost - 1e3 * costs->rows;
   if (beside_rows > 0 && beside_packed > 0) return fewer;
   return beside_rows < beside_packed ? groups : 0;

@@ -1,4 +1,5 @@
-/* Sizes of memory stop at the largest number instead of wrapping: what does not fit in 64 bits is refused wherever it is asked for. */
+/* Sizes of memory stop at the largest number instead of wrapping: what does not fit in 64 bits is refused wherever it
+ * is asked for. */
 #ifndef FEWHEAD_KERNEL_MEMORY_H
 #define FEWHEAD_KERNEL_MEMORY_H
 

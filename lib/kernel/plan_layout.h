@@ -9,7 +9,9 @@
 /* Each array starts on a multiple of this, counted from the start of the memory. */
 enum { FH_PLAN_LINE = 256 };
 
-static inline uint64_t fh_plan_part(uint64_t count, uint64_t size) { return fhk_round_up(fhk_mul(count, size), FH_PLAN_LINE); }
+static inline uint64_t fh_plan_part(uint64_t count, uint64_t size) {
+  return fhk_round_up(fhk_mul(count, size), FH_PLAN_LINE);
+}
 
 /* Bytes from the start of the memory. What a device needs while it builds, its scratch, stands behind the arrays. */
 typedef struct fh_plan_layout {

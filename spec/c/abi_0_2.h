@@ -1,5 +1,5 @@
-/* The declarations of fewhead 0.2, as programs were built with them. They stay as they are: test_abi.c is such a program, and must
- * run with every later library of this SONAME. */
+/* The declarations of fewhead 0.2, as programs were built with them. They stay as they are: test_abi.c is such a
+ * program, and must run with every later library of this SONAME. */
 #ifndef FEWHEAD_SPEC_ABI_0_2_H
 #define FEWHEAD_SPEC_ABI_0_2_H
 
@@ -49,18 +49,9 @@ fh_status fh_device_open(const char *name, const fh_device_options *options, fh_
 
 void fh_device_close(fh_device **device);
 
-typedef enum fh_path {
-  FH_AUTO = 0,
-  FH_REFERENCE = 1,
-  FH_PADDED = 2,
-  FH_GATHER = 3,
-  FH_PACKED = 4
-} fh_path;
+typedef enum fh_path { FH_AUTO = 0, FH_REFERENCE = 1, FH_PADDED = 2, FH_GATHER = 3, FH_PACKED = 4 } fh_path;
 
-enum {
-  FH_PATHS = 5,
-  FH_MAX_PATHS = 16
-};
+enum { FH_PATHS = 5, FH_MAX_PATHS = 16 };
 
 typedef struct fh_plan fh_plan;
 typedef struct fh_counters fh_counters;
@@ -165,7 +156,11 @@ typedef struct fh_work {
   int32_t reserved;
 } fh_work;
 
-typedef struct fh_path_cost { double call_us; double unit_us; double gflop_us; } fh_path_cost;
+typedef struct fh_path_cost {
+  double call_us;
+  double unit_us;
+  double gflop_us;
+} fh_path_cost;
 
 struct fh_costs {
   uint64_t struct_size;
@@ -341,10 +336,7 @@ fh_status fh_view_read(const fh_view *view, void *dst, uint64_t bytes);
 
 fh_status fh_view_copy(fh_view *dst, const fh_view *src);
 
-typedef enum fh_dist {
-  FH_UNIFORM = 1,
-  FH_NORMAL = 2
-} fh_dist;
+typedef enum fh_dist { FH_UNIFORM = 1, FH_NORMAL = 2 } fh_dist;
 
 fh_status fh_view_random(fh_view *view, int32_t dist, uint64_t seed, uint64_t stream, double a, double b);
 

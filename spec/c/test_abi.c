@@ -1,7 +1,7 @@
 /*
- * A program of 0.2: built against a committed copy of that version's declarations, linked with the library, and run twice, with the
- * library as it is and with one whose structs have all grown at their ends (Makefile, LATER). Behind every struct that the library
- * fills stand guard bytes: a library that writes past the size it was told fails here.
+ * A program of 0.2: built against a committed copy of that version's declarations, linked with the library, and run
+ * twice, with the library as it is and with one whose structs have all grown at their ends (Makefile, LATER). Behind
+ * every struct that the library fills stand guard bytes: a library that writes past the size it was told fails here.
  */
 #include "abi_0_2.h"
 
@@ -14,10 +14,10 @@
 enum { S_Q = 9, S_KV = 40, H_Q = 8, D = 512, GUARD = 256 };
 
 /* A struct with what the library must leave alone behind it. */
-#define GUARDED(type)              \
-  struct {                         \
-    type is;                       \
-    unsigned char guard[GUARD];    \
+#define GUARDED(type)           \
+  struct {                      \
+    type is;                    \
+    unsigned char guard[GUARD]; \
   }
 #define START(x) (memset(&(x), 0xa5, sizeof(x)), (x).is.struct_size = sizeof((x).is))
 #define START_ZERO(x) (START(x), memset((char *)&(x).is + 8, 0, sizeof((x).is) - 8))
@@ -39,16 +39,25 @@ static fh_device *open_device(void) {
 }
 
 static void sizes(int later) {
-  const struct { const char *name; uint64_t bytes; } structs[] = {
-      {"fh_device_options", sizeof(fh_device_options)}, {"fh_device_info", sizeof(fh_device_info)},
-      {"fh_view_info", sizeof(fh_view_info)},           {"fh_path_info", sizeof(fh_path_info)},
-      {"fh_call", sizeof(fh_call)},                     {"fh_counters", sizeof(fh_counters)},
-      {"fh_plan", sizeof(fh_plan)},                     {"fh_work", sizeof(fh_work)},
-      {"fh_costs", sizeof(fh_costs)},                   {"fh_gate", sizeof(fh_gate)},
+  const struct {
+    const char *name;
+    uint64_t bytes;
+  } structs[] = {
+      {"fh_device_options", sizeof(fh_device_options)},
+      {"fh_device_info", sizeof(fh_device_info)},
+      {"fh_view_info", sizeof(fh_view_info)},
+      {"fh_path_info", sizeof(fh_path_info)},
+      {"fh_call", sizeof(fh_call)},
+      {"fh_counters", sizeof(fh_counters)},
+      {"fh_plan", sizeof(fh_plan)},
+      {"fh_work", sizeof(fh_work)},
+      {"fh_costs", sizeof(fh_costs)},
+      {"fh_gate", sizeof(fh_gate)},
       {"fh_provider_info", sizeof(fh_provider_info)},
   };
   for (size_t i = 0; i < sizeof structs / sizeof *structs; i++) {
-    if (!CHECK(fh_struct_bytes(structs[i].name) >= structs[i].bytes + (later ? 8 : 0))) printf("    %s\n", structs[i].name);
+    if (!CHECK(fh_struct_bytes(structs[i].name) >= structs[i].bytes + (later ? 8 : 0)))
+      printf("    %s\n", structs[i].name);
   }
   CHECK_INT(fh_struct_bytes("fh_path_cost"), sizeof(fh_path_cost)); /* a part of others: never grows */
   CHECK(fh_version() >= FH_VERSION);
@@ -132,7 +141,8 @@ static void run(fh_device *device, fh_call *call, const char *kernels) {
   CHECK_INT(rows, S_Q);
   CHECK_INT(counted.is.useful_flops, (uint64_t)2 * S_Q * H_Q * (D + 512));
   CHECK_INT(counted.is.calls[FH_AUTO], call->path == FH_AUTO);
-  if (!CHECK(strstr(counted.is.kernel, kernels) != NULL)) printf("    kernel %s, wanted %s\n", counted.is.kernel, kernels);
+  if (!CHECK(strstr(counted.is.kernel, kernels) != NULL))
+    printf("    kernel %s, wanted %s\n", counted.is.kernel, kernels);
   CHECK(intact(counted.guard));
   free(call->workspace);
 }

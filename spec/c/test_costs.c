@@ -6,8 +6,16 @@
 
 /* 1000 rows of 500 keys, in 125 groups of 600 entries. */
 static fh_work some_work(void) {
-  return (fh_work){.struct_size = sizeof(fh_work), .rows = 1000, .keys = 500000, .groups = 125, .entries = 75000,
-                   .h_q = 8, .h_pad = 64, .group = 8, .d_qk = 512, .d_v = 512};
+  return (fh_work){.struct_size = sizeof(fh_work),
+                   .rows = 1000,
+                   .keys = 500000,
+                   .groups = 125,
+                   .entries = 75000,
+                   .h_q = 8,
+                   .h_pad = 64,
+                   .group = 8,
+                   .d_qk = 512,
+                   .d_v = 512};
 }
 
 static void products(void) {
@@ -72,11 +80,14 @@ static void refusals(void) {
   const fh_work work = some_work();
   int32_t path = 77;
   double us[FH_PATHS] = {5};
-  REFUSED(fh_costs_choose(NULL, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT, "fh_costs: got NULL, wanted a pointer");
-  REFUSED(fh_costs_choose(&costs, NULL, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT, "fh_work: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(NULL, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
+          "fh_costs: got NULL, wanted a pointer");
+  REFUSED(fh_costs_choose(&costs, NULL, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
+          "fh_work: got NULL, wanted a pointer");
   REFUSED(fh_costs_choose(&costs, &work, 0, NULL, us, FH_PATHS), FH_ERR_ARGUMENT, "path: got NULL, wanted a pointer");
   REFUSED(fh_costs_choose(&costs, &work, 0, &path, NULL, 1), FH_ERR_ARGUMENT, "cost_us: got NULL, wanted a pointer");
-  REFUSED(fh_costs_choose(&costs, &work, 2, &path, us, FH_PATHS), FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
+  REFUSED(fh_costs_choose(&costs, &work, 2, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
+          "row_invariant: got 2, wanted 0 or 1");
   fh_costs odd = costs;
   odd.gather.gflop_us = NAN;
   REFUSED(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
@@ -92,12 +103,12 @@ static void refusals(void) {
   odd.struct_size = 0;
   CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_VERSION);
 
-#define WORK(field, value, text)                                                   \
-  do {                                                                             \
-    fh_work bad = work;                                                            \
-    bad.field = value;                                                             \
-    REFUSED(fh_costs_choose(&costs, &bad, 0, &path, us, FH_PATHS), FH_ERR_SHAPE, text);    \
-    CHECK(fh_work_gflop(&bad, FH_PADDED) == 0);                                    \
+#define WORK(field, value, text)                                                        \
+  do {                                                                                  \
+    fh_work bad = work;                                                                 \
+    bad.field = value;                                                                  \
+    REFUSED(fh_costs_choose(&costs, &bad, 0, &path, us, FH_PATHS), FH_ERR_SHAPE, text); \
+    CHECK(fh_work_gflop(&bad, FH_PADDED) == 0);                                         \
   } while (0)
   WORK(rows, -1, "work.rows: got -1, wanted 0 .. 9223372036854775807");
   WORK(keys, -1, "work.keys: got -1, wanted 0 .. 9223372036854775807");
@@ -123,7 +134,8 @@ static int32_t packs(const fh_costs *costs, const fh_work *work, int32_t planned
   return answer;
 }
 
-/* Whether a plan is looked at, or built: 500000 keys, so unions of 62500 entries at best: 8.192 GFLOP, as many as gather's. */
+/* Whether a plan is looked at, or built: 500000 keys, so unions of 62500 entries at best: 8.192 GFLOP, as many as
+ * gather's. */
 static void packing(void) {
   fh_work work = some_work();
   work.entries = 1 << 30; /* what the lists share is not known yet */
@@ -131,7 +143,8 @@ static void packing(void) {
   fh_costs costs = {sizeof costs, {130, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
   CHECK_INT(packs(&costs, &work, 1), 1);
   CHECK_INT(packs(&costs, &work, 0), 1);
-  for (int more = 0; more < 2; more++) { /* a plan that is there is paid for, but rows begin once more: 100 - 60 against that */
+  for (int more = 0; more < 2;
+       more++) { /* a plan that is there is paid for, but rows begin once more: 100 - 60 against that */
     fh_costs begun = costs;
     begun.gather = (fh_path_cost){39.9 + 0.2 * more, (60.1 - 0.2 * more) / 1000, 0};
     begun.plan = (fh_path_cost){1000, 0, 0};
@@ -140,7 +153,8 @@ static void packing(void) {
     begun.padded = (fh_path_cost){39.9 + 0.2 * more, (60.1 - 0.2 * more) / 1000, 0};
     CHECK_INT(packs(&begun, &work, 1), !more);
   }
-  for (int part = 0; part < 3; part++) { /* 40 to gain, of which a plan takes a third, and twice that in vain; each kind of cost */
+  for (int part = 0; part < 3;
+       part++) { /* 40 to gain, of which a plan takes a third, and twice that in vain; each kind of cost */
     for (int more = 0; more < 2; more++) {
       const double us = 13.3 + 0.1 * more;
       costs.plan = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};

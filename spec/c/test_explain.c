@@ -28,22 +28,28 @@ static const char *explain(const fh_call *call) {
 static void by_costs(void) {
   fh_costs costs = {sizeof costs, {100, 0, 0}, {50, 0, 0}, {10, 0, 0}, {5, 0, 0}};
   fh_call call = call_by(&costs);
-  CHECK_STR(explain(&call), HEAD "auto builds a plan, which says which groups are packed; the other rows take gather. Expected: "
-            "padded 100 us, gather 50 us, packed 10 us at best and 5 us for its plan: packing saves 35 us at most, and has to "
-            "save 10 us" TAIL);
+  CHECK_STR(explain(&call),
+            HEAD "auto builds a plan, which says which groups are packed; the other rows take gather. Expected: "
+                 "padded 100 us, gather 50 us, packed 10 us at best and 5 us for its plan: packing saves 35 us at "
+                 "most, and has to "
+                 "save 10 us" TAIL);
   costs.plan.call_us = 30;
-  CHECK_STR(explain(&call), HEAD "auto takes gather for all rows. Expected: padded 100 us, gather 50 us, packed 10 us at best and "
-            "30 us for its plan: packing saves 10 us at most, and has to save 60 us; a plan that packs nothing would bring the "
-            "call to 110 us, wanted at most 102 us" TAIL);
+  CHECK_STR(explain(&call),
+            HEAD "auto takes gather for all rows. Expected: padded 100 us, gather 50 us, packed 10 us at best and "
+                 "30 us for its plan: packing saves 10 us at most, and has to save 60 us; a plan that packs nothing "
+                 "would bring the "
+                 "call to 110 us, wanted at most 102 us" TAIL);
   costs.gather.call_us = 200;
   call.row_invariant = 1;
-  CHECK_STR(explain(&call), HEAD "auto takes padded for all rows. Expected: padded 100 us, gather 200 us; packed is not on offer: "
-            "row_invariant is 1" TAIL);
+  CHECK_STR(explain(&call),
+            HEAD "auto takes padded for all rows. Expected: padded 100 us, gather 200 us; packed is not on offer: "
+                 "row_invariant is 1" TAIL);
   call.row_invariant = 0;
   call.group = 1;
   call.path = FH_GATHER;
-  CHECK_STR(explain(&call), HEAD "the call asks for gather; auto takes padded for all rows. Expected: padded 100 us, gather 200 us; "
-            "packed is not on offer: a group of one row shares nothing" TAIL);
+  CHECK_STR(explain(&call),
+            HEAD "the call asks for gather; auto takes padded for all rows. Expected: padded 100 us, gather 200 us; "
+                 "packed is not on offer: a group of one row shares nothing" TAIL);
   /* the choice that is told is the one that is made: costs by the key turn it */
   costs = (fh_costs){sizeof costs, {0, 0, 1}, {0, 0, 9}, {1e6, 0, 0}, {0, 0, 0}};
   call = call_by(&costs);
@@ -65,9 +71,11 @@ static void by_lists(void) {
   void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
   CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
   call.plan = &plan;
-  /* a group of equal lists: 2560 keys in 320 entries for 640 us; of lists apart: more entries, 4 us a tile's entry of 8 rows */
+  /* a group of equal lists: 2560 keys in 320 entries for 640 us; of lists apart: more entries, 4 us a tile's entry of 8
+   * rows */
   CHECK_INT(*plan.packed_from, 4);
-  CHECK_STR(explain(&call), "s_q 64, h_q 8, 20480 keys: auto packs 4 of the plan's 8 groups; the other rows take gather. Expected: "
+  CHECK_STR(explain(&call),
+            "s_q 64, h_q 8, 20480 keys: auto packs 4 of the plan's 8 groups; the other rows take gather. Expected: "
             "padded 1000000 us, gather 20480 us, packed 5120 us at best: packing saves 15360 us at most, and has to "
             "save 0 us" TAIL);
   free(memory);

@@ -15,9 +15,13 @@ static fh_path_info info_of(int32_t path) {
 }
 
 static void properties(void) {
-  static const struct { const char *name; int32_t candidate, native, wants_plan, shares_tile, writes_f32; } want[FH_PATHS] = {
-      [FH_AUTO] = {"auto", 0, 0, 0, 0, 0},   [FH_REFERENCE] = {"reference", 0, 1, 0, 0, 1}, [FH_PADDED] = {"padded", 1, 0, 0, 0, 0},
-      [FH_GATHER] = {"gather", 1, 1, 0, 0, 0}, [FH_PACKED] = {"packed", 1, 1, 1, 1, 0},
+  static const struct {
+    const char *name;
+    int32_t candidate, native, wants_plan, shares_tile, writes_f32;
+  } want[FH_PATHS] = {
+      [FH_AUTO] = {"auto", 0, 0, 0, 0, 0},     [FH_REFERENCE] = {"reference", 0, 1, 0, 0, 1},
+      [FH_PADDED] = {"padded", 1, 0, 0, 0, 0}, [FH_GATHER] = {"gather", 1, 1, 0, 0, 0},
+      [FH_PACKED] = {"packed", 1, 1, 1, 1, 0},
   };
   for (int32_t path = 0; path < FH_PATHS; path++) {
     const fh_path_info info = info_of(path);
