@@ -340,7 +340,7 @@ install: install-lua
 	  fewhead.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	install -m 644 experiments/*.lua "$(DESTDIR)$(DATADIR)/fewhead/experiments/"
-	for f in results/*/packed.jsonl; do \
+	for f in results/*/packed.jsonl results/*/gate_sweep.jsonl; do \
 	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(DATADIR)/fewhead/$$f" || exit 1; done
 
 # The command, the Lua modules and what they need: a package of Lua modules installs this part alone.

@@ -74,8 +74,10 @@ describe("a large trace #robustness", function()
     local line = ("echo %s; head -c 300000000 /dev/zero; echo; echo %s"):format(row, row)
     assert.same({ "/dev/stdin:3: a line of more than 16777216 bytes", 0 }, { read_from(header .. "; " .. line, 256) })
     assert.same({ "2 requests, 1 skipped", 0 }, { read_from(header .. "; " .. line, 256, "skip_bad = true") })
-    assert.same({ '/dev/stdin:1: neither a Mooncake line, {"timestamp": .., nor the Azure header '
-      .. "TIMESTAMP,ContextTokens,GeneratedTokens", 0 }, { read_from("head -c 1100000000 /dev/zero", 256) })
+    assert.same({ '/dev/stdin:1: no trace: wanted a JSON line, {"input_length": .., the Azure header '
+      .. "TIMESTAMP,ContextTokens,GeneratedTokens, or the BurstGPT header "
+      .. "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", 0 },
+      { read_from("head -c 1100000000 /dev/zero", 256) })
   end)
 
   it("with more requests than memory holds is refused by its name", function()

@@ -56,6 +56,19 @@ describe("the published A/B, its budget fitted to the padded arm alone", functio
   end)
 end)
 
+describe("the engine of an H200", function()
+  it("takes attention from the evidence in results/ and says what is assumed", function()
+    local e = engine_preset.get "h200x8-tp8"
+    local text = tostring(e)
+    assert.matches("attention: measured, csa .* on NVIDIA H200", text)
+    assert.matches("the rest is that of h20x8%-tp8, scaled by tensor rate %(148 to 813 TFLOP/s%) .*: an assumption", text)
+    local h20 = engine_preset.get "h20x8-tp8"
+    assert.is_true(math.abs(e.rest.token_us / (h20.rest.token_us * 148 / 813) - 1) < 1e-12)
+    local rows = serve.run({ workload = "cold32k", engine = e, arms = { "padded", "auto" } }).rows
+    assert.is_true(rows[2].change.ttft_s.mean < -0.05)
+  end)
+end)
+
 describe("serve", function()
   local w = workload.closed { concurrency = 2, count = 6, input = 3000, output = 4 }
 

@@ -64,7 +64,44 @@ describe("trace.read", function()
     assert.equal("mooncake", read("\n" .. MOONCAKE:gsub("\n", "\r\n") .. "\r\n").format)
     local t, err = read("timestamp,input_length\n1,2\n")
     assert.is_nil(t)
-    assert.equal('FILE:1: neither a Mooncake line, {"timestamp": .., nor the Azure header ' .. HEADER, err)
+    assert.equal('FILE:1: no trace: wanted a JSON line, {"input_length": .., the Azure header ' .. HEADER
+      .. ", or the BurstGPT header Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", err)
+  end)
+
+  it("reads BurstGPT in both schemas, and leaves failed requests out", function()
+    local t = assert(read("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\r\n"
+      .. "5,ChatGPT,472,18,490,Conversation log\r\n45.5,GPT-4,1087,230,1317,API log\r\n50,ChatGPT,0,0,0,Conversation log"))
+    assert.same({ "burstgpt", 1 }, { t.format, t.failed })
+    assert.same({ 0, 40500 }, column(t, "t_ms"))
+    assert.same({ 472, 1087 }, column(t, "uncached"))
+    assert.same({ 18, 230 }, column(t, "output"))
+    assert.matches("; 1 requests failed and are left out$", tostring(t))
+    local second = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    t = assert(read(second .. "7,s1,2.5,GPT-4,10,3,13,API log\n"))
+    assert.same({ { 10 }, { 3 } }, { column(t, "input"), column(t, "output") })
+    local _, err = read(second .. "7,GPT-4,10,3,13,API log\n")
+    assert.equal("FILE:2: got 6 columns, wanted 8: " .. second:sub(1, -2), err)
+    _, err = read(second .. "soon,s1,2.5,GPT-4,10,3,13,API log\n")
+    assert.equal('FILE:2: Timestamp: got "soon", wanted seconds', err)
+    _, err = read(second .. "7,s1,2.5,GPT-4,1.5,3,13,API log\n")
+    assert.equal('FILE:2: Request tokens: got "1.5", wanted a whole number >= 1', err)
+  end)
+
+  it("reads lines of lengths, with or without times", function()
+    local t = assert(read('{"input_length": 10, "output_length": 2}\n{"input_length": 20, "output_length": 3}'))
+    assert.same({ "lengths", { 0, 0 }, { 10, 20 } }, { t.format, column(t, "t_ms"), column(t, "uncached") })
+    t = assert(read('{"timestamp": 5, "input_length": 10, "output_length": 2}\n'
+      .. '{"timestamp": 9, "input_length": 20, "output_length": 3}'))
+    assert.same({ 0, 4 }, column(t, "t_ms"))
+    local _, err = read('{"input_length": 10, "output_length": 2}\n{"input_length": 513, "output_length": 3, "hash_ids": [1, 2]}')
+    assert.equal("FILE:2: hash_ids: got some, but the first line has none", err)
+  end)
+
+  it("sorts requests that stand out of order, equal times as they stand, and says so", function()
+    local t = assert(read('{"timestamp": 9, "input_length": 1, "output_length": 1}\n'
+      .. '{"timestamp": 5, "input_length": 2, "output_length": 1}\n{"timestamp": 9, "input_length": 3, "output_length": 1}'))
+    assert.same({ { 2, 1, 3 }, { 0, 4, 4 }, 1 }, { column(t, "input"), column(t, "t_ms"), t.late })
+    assert.matches("; 1 requests out of order, sorted by time$", tostring(t))
   end)
 
   local good = '{"timestamp": 5, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n'

@@ -6,6 +6,9 @@ local args = require "fewhead.base.arguments"
 local calibrate = require "fewhead.serve.calibrate"
 local engines = require "fewhead.serve.engine"
 local published = require "fewhead.serve.published"
+local checkout = require "fewhead.base.checkout"
+local gate = require "fewhead.decide.gate"
+local sweep = require "fewhead.decide.sweep"
 local workloads = require "fewhead.serve.workload"
 
 local M = {}
@@ -23,7 +26,26 @@ local function padded(name, metric)
   return { workload = workloads.get(name), metric = metric, value = published.figures[name].padded[metric] }
 end
 
+-- What the rest of a step is taken to scale by from an H20 to an H200: tokens by the tensor rate (GEMMs of many rows),
+-- the step and its decodes by the memory's bandwidth in TB/s (weights are read once a step). Nobody has measured such
+-- an engine here.
+local H200_TFLOPS, H20_TB_S, H200_TB_S = 813, 4.0, 4.8
+
 local PRESETS = {
+  ["h200x8-tp8"] = function()
+    local file = (checkout.shipped() or ".") .. "/results/nvidia-h200/gate_sweep.jsonl"
+    local measured, err = sweep.read(file)
+    if not measured then error("engine h200x8-tp8: " .. err, 0) end
+    local h20 = M.get "h20x8-tp8"
+    local compute, memory = H20_TFLOPS / H200_TFLOPS, H20_TB_S / H200_TB_S
+    local engine = engines.measured(gate.fit(measured), {
+      name = "h200x8-tp8", draft = DRAFT, acceptance = h20.acceptance, rest = { step_us = h20.rest.step_us * memory,
+        token_us = h20.rest.token_us * compute, context_us = h20.rest.context_us * compute },
+    })
+    engine.lines[#engine.lines + 1] = ("the rest is that of h20x8-tp8, scaled by tensor rate (%d to %d TFLOP/s) and memory "
+      .. "bandwidth (%.1f to %.1f TB/s): an assumption"):format(H20_TFLOPS, H200_TFLOPS, H20_TB_S, H200_TB_S)
+    return engine
+  end,
   ["h20x8-tp8"] = function()
     local engine = engines.computed {
       name = "h20x8-tp8", preset = "v4.1-flash tp8", tflops = H20_TFLOPS, efficiency = H20_EFFICIENCY,

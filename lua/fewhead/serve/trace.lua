@@ -4,9 +4,16 @@
 --   local chunks = trace.chunks(assert(trace.read("conversation_trace.jsonl")), { max_tokens = 8192 })
 --   local rows = trace.score(chunks, { { name = "published", gate = fh.gate.new {} } }, fitted.cost)
 --
--- Two public formats, told apart by content: Mooncake JSON Lines (timestamp, input_length, output_length, hash_ids) and
--- the Azure LLM inference CSV (TIMESTAMP,ContextTokens,GeneratedTokens; of 2023, and of 2024, whose times name a zone). A
--- file is read piece by piece: it takes memory for its requests, whatever its size.
+-- Formats, told apart by the first line:
+--   mooncake  JSON Lines: timestamp (ms), input_length, output_length, hash_ids
+--   lengths   JSON Lines without hash_ids: input_length, output_length, and maybe timestamp (ms); without it every
+-- request
+--             comes at the start
+--   azure     CSV: TIMESTAMP,ContextTokens,GeneratedTokens (of 2023, and of 2024, whose times name a zone)
+--   burstgpt  CSV: Timestamp (s),Model,Request tokens,Response tokens,Total tokens,Log Type; the second schema has
+-- Session
+--             ID and Elapsed time too. Rows without tokens are requests that failed: they are counted and left out.
+-- A file is read piece by piece: it takes memory for its requests, whatever its size.
 
 local args = require "fewhead.base.arguments"
 local option = require "fewhead.base.option"
@@ -20,6 +27,10 @@ local M = {}
 M.block_tokens = 512
 
 local AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+local BURST_HEADERS = {
+  "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+  "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type",
+}
 
 -- Larger token counts and clocks are damage, not traffic.
 local MOST_TOKENS, MOST_MS = 2 ^ 31 - 1, 2 ^ 53
@@ -78,8 +89,8 @@ local function zone_minutes(text)
   return (hours * 60 + minutes) * (sign == "+" and 1 or -1)
 end
 
--- "2023-11-16 18:17:03.9799600" or "2024-05-10 00:00:00.009930+00:00" -> milliseconds since 1970, or nil. Without a zone
--- the time is taken for UTC.
+-- "2023-11-16 18:17:03.9799600" or "2024-05-10 00:00:00.009930+00:00" -> milliseconds since 1970, or nil. Without a
+-- zone the time is taken for UTC.
 local function timestamp_ms(text)
   local y, mo, d, h, mi, s, rest = text:match("^(%d%d%d%d)%-(%d%d)%-(%d%d)[ T](%d%d):(%d%d):(%d%d)(.*)$")
   if not y then return nil end
@@ -105,9 +116,76 @@ local function azure_request(line)
   return { t_ms = t_ms, input = tonumber(context), output = tonumber(generated) }
 end
 
+-- One line of lengths -> request | nil, reason.
+local function lengths_request(line)
+  local value, err = json.decode(line)
+  if value == nil then return nil, err end
+  if type(value) ~= "table" then return nil, "not a JSON object" end
+  if value.hash_ids ~= nil then return nil, "hash_ids: got some, but the first line has none" end
+  local t_ms = value.timestamp
+  local bad = t_ms ~= nil and whole("timestamp", t_ms, 0, MOST_MS) or whole("input_length", value.input_length, 1, MOST_TOKENS)
+    or whole("output_length", value.output_length, 0, MOST_TOKENS)
+  if bad then return nil, bad end
+  return { t_ms = t_ms or 0, input = value.input_length, output = value.output_length }
+end
+
+-- What a row of BurstGPT that failed is read as.
+local FAILED = {}
+
+-- The parser of a BurstGPT header: a row -> request | FAILED | nil, reason.
+local function burst_parser(header)
+  local columns, names = {}, {}
+  for name in header:gmatch("[^,]+") do
+    names[#names + 1] = name
+    columns[name] = #names
+  end
+  return function(line)
+    local fields = {}
+    for field in (line .. ","):gmatch("([^,]*),") do fields[#fields + 1] = field end
+    if #fields ~= #names then return nil, ("got %d columns, wanted %d: %s"):format(#fields, #names, header) end
+    local function number(name, pattern)
+      local text = fields[columns[name]]
+      return text:find(pattern) and tonumber(text) or text
+    end
+    local seconds = number("Timestamp", "^%d+%.?%d*$")
+    if type(seconds) ~= "number" or seconds * 1e3 > MOST_MS then
+      return nil, ("Timestamp: got %s, wanted seconds"):format(args.show(seconds))
+    end
+    local input, output = number("Request tokens", "^%d+$"), number("Response tokens", "^%d+$")
+    if input == 0 then return FAILED end
+    local bad = whole("Request tokens", input, 1, MOST_TOKENS) or whole("Response tokens", output, 0, MOST_TOKENS)
+    if bad then return nil, bad end
+    if output == 0 then return FAILED end
+    return { t_ms = seconds * 1e3, input = input, output = output }
+  end
+end
+
+-- Format and parser of a file that begins with this line; nil where it is none of them.
+local function format_of(line)
+  if line == AZURE_HEADER then return "azure", azure_request, true end
+  for _, header in ipairs(BURST_HEADERS) do
+    if line == header then return "burstgpt", burst_parser(header), true end
+  end
+  if not line:find("^%s*{") then return nil end
+  local first = json.decode(line)
+  if type(first) == "table" and first.input_length ~= nil and first.hash_ids == nil then return "lengths", lengths_request end
+  return "mooncake", mooncake_request
+end
+
+-- Sorts by time where a trace does not stand in order of arrival; equal times keep their order.
+local function sort_by_time(requests)
+  local place = {}
+  for i, request in ipairs(requests) do place[request] = i end
+  table.sort(requests, function(a, b)
+    if a.t_ms ~= b.t_ms then return a.t_ms < b.t_ms end
+    return place[a] < place[b]
+  end)
+end
+
 -- Returns mark(request): sets request.uncached, the part of its prompt that no earlier request brought in, under an
--- infinite prefix cache: the longest leading run of block ids already seen is free. At least one token is always computed,
--- as engines do: the last one gives the logits. mark returns nil where there are more distinct blocks than a trace may hold.
+-- infinite prefix cache: the longest leading run of block ids already seen is free. At least one token is always
+-- computed, as engines do: the last one gives the logits. mark returns nil where there are more distinct blocks than a
+-- trace may hold.
 local function prefix_cache()
   local seen, blocks = {}, 0
   return function(request)
@@ -124,9 +202,9 @@ local function prefix_cache()
   end
 end
 
--- Calls line(number, text) for each line of an open file, without its end; a line that is too long comes as number, nil.
--- Holds one line and one piece of the file at a time. Stops at the first value that line returns, and returns it; nil, err
--- for what cannot be read.
+-- Calls line(number, text) for each line of an open file, without its end; a line that is too long comes as number,
+-- nil. Holds one line and one piece of the file at a time. Stops at the first value that line returns, and returns it;
+-- nil, err for what cannot be read.
 local function each_line(handle, line)
   local number, parts, length, skipping = 0, {}, 0, false
   local function hand_over()
@@ -160,8 +238,10 @@ Trace.__index = Trace
 
 --- Read a whole trace. The format is told from the first line; CRLF, a byte order mark, blank lines and a
 -- missing last line end are fine.
--- Returns { file =, format = "mooncake" | "azure", requests = { { t_ms = from the first, input =, output =, uncached =
--- tokens }, .. }, skipped = bad lines left out, first_skipped = "file:line: reason" }. options.skip_bad: count bad
+-- Returns { file =, format = "mooncake" | "lengths" | "azure" | "burstgpt", requests = { { t_ms = from the first, input
+-- =, output =, uncached = tokens }, .. } by time, failed = rows of requests that failed (BurstGPT), late = requests
+-- that stood behind later ones and were sorted in, skipped = bad lines left out, first_skipped = "file:line: reason" }.
+-- Mooncake requests out of order are refused: their prefix cache is filled in that order. options.skip_bad: count bad
 -- lines and go on. Without it a bad line is nil, "file:line: reason", and nothing is half read.
 function M.read(file, options)
   args.string("trace.read: file", file, 2)
@@ -169,31 +249,37 @@ function M.read(file, options)
   local handle, err = io.open(file, "rb")
   if not handle then return nil, err end
 
-  local trace = setmetatable({ file = file, requests = {}, skipped = 0 }, Trace)
+  local trace = setmetatable({ file = file, requests = {}, skipped = 0, failed = 0, late = 0 }, Trace)
   local requests, parse, last, mark = trace.requests, nil, -math.huge, prefix_cache()
   -- The reason to stop at this line, or nil.
   local function take(number, line)
-    if not parse and line == AZURE_HEADER then
-      trace.format, parse = "azure", azure_request
-      return nil
-    end
     if line and line:find("^%s*$") then return nil end
     if not parse then
-      if not (line and line:find("^%s*{")) then
-        return ('%s:%d: neither a Mooncake line, {"timestamp": .., nor the Azure header %s'):format(file, number,
-          AZURE_HEADER)
+      local header
+      if line then trace.format, parse, header = format_of(line) end
+      if not parse then
+        return ('%s:%d: no trace: wanted a JSON line, {"input_length": .., the Azure header %s, or the BurstGPT header '
+          .. "%s"):format(file, number, AZURE_HEADER, BURST_HEADERS[1])
       end
-      trace.format, parse = "mooncake", mooncake_request
+      if header then return nil end
     end
     local request, reason
     if line then request, reason = parse(line)
     else reason = ("a line of more than %d bytes"):format(M.most_line_bytes)
     end
+    if request == FAILED then
+      trace.failed = trace.failed + 1
+      return nil
+    end
     if request and request.t_ms < last then
-      request, reason = nil, "earlier than the request before it; a trace stands in order of arrival"
+      if request.hash_ids then -- the prefix cache is filled in this order
+        request, reason = nil, "earlier than the request before it; a trace stands in order of arrival"
+      else
+        trace.late = trace.late + 1
+      end
     end
     if request then
-      last = request.t_ms
+      last = math.max(last, request.t_ms)
       requests[#requests + 1] = request
       if not mark(request) then
         return ("%s: more than %d distinct blocks, wanted at most that: cut the file"):format(file, M.most_blocks)
@@ -216,6 +302,7 @@ function M.read(file, options)
   if failure then return nil, ("%s: %s"):format(file, failure) end
   if stop then return nil, stop end
   if #requests == 0 then return nil, ("%s: no request in it"):format(file) end
+  if trace.late > 0 then sort_by_time(requests) end
   local start = requests[1].t_ms
   for _, request in ipairs(requests) do request.t_ms = request.t_ms - start end
   return trace
@@ -245,6 +332,8 @@ function Trace:__tostring()
     .. "the rest a request p50 %d, p90 %d, p99 %d"
   text = text:format(self.file, self.format, #self.requests, self.requests[#self.requests].t_ms / 1e3, input,
     100 * (1 - uncached / input), self:quantile("uncached", 0.5), self:quantile("uncached", 0.9), self:quantile("uncached", 0.99))
+  if self.failed > 0 then text = ("%s; %d requests failed and are left out"):format(text, self.failed) end
+  if self.late > 0 then text = ("%s; %d requests out of order, sorted by time"):format(text, self.late) end
   if self.skipped > 0 then text = ("%s; %d bad lines left out, the first: %s"):format(text, self.skipped, self.first_skipped) end
   return text
 end
