@@ -134,6 +134,28 @@ describe("The documents", function()
     end)
   end)
 
+  it("and the header's shortest complete use: it compiles without a warning and computes", function()
+    local header = helper.read(process.root .. "/lib/include/fewhead.h")
+    local use = header:match("\n %* The shortest complete use[^\n]*\n %*\n(.-)\n %*\n"):gsub("\n %*", "\n"):gsub("^ %*", "")
+    helper.write(folder .. "use.c", ([[
+      #include <fewhead.h>
+      #include <stdio.h>
+      #include <stdlib.h>
+      enum { s_q = 4, s_kv = 256, h_q = 8, topk = 128 };
+      static uint16_t q[s_q * h_q * 512], kv[s_kv * 512], out[s_q * h_q * 512];
+      static int32_t indices[s_q * topk]; /* every key is row 0 of kv */
+      int main(void) {
+        for (int i = 0; i < s_kv * 512; i++) kv[i] = 0x3f80; /* 1.0 */
+        %s
+        for (int i = 0; i < s_q * h_q * 512; i++)
+          if (out[i] != 0x3f80) return 2;
+        return 0;
+      }]]):format(use))
+    local status, printed, err = process.run("cc -std=c11 -Wall -Wextra -Werror -o use use.c -Ilib/include -Lbuild -lfewhead "
+      .. "&& LD_LIBRARY_PATH=build ./use", { cwd = folder })
+    assert.same({ 0, "", "" }, { status, printed, err })
+  end)
+
   it("link from README to every page", function()
     local readme = helper.read(process.root .. "/README.md")
     for page in helper.shell(("cd %s && ls docs/*.md"):format(helper.quoted(process.root))):gmatch("%S+") do
