@@ -153,7 +153,9 @@ return {
       right = "an error with the reason, status 1" },
   },
   {
-    title = "Damaged plans",
+    title = "Large values and damaged plans",
+    { input = "V just below 2^119 / topk, the bound that fewhead.h gives", program = "test_large_values",
+      right = "exact within one step of bf16 on every path and instruction set" },
     { input = "a plan's memory full of 0, 1, 1e9, -1, NaN, noise; one array of it at a time", program = "test_damaged_plan",
       right = "nothing outside the call's arrays is touched; entries that are no KV row count as invalid; the next call right" },
   },
