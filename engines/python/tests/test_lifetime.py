@@ -129,6 +129,7 @@ def test_many_shapes_do_not_pile_up(monkeypatch):
 
 
 def _child(pipe):
+    torch.set_num_threads(1)  # PyTorch's own threads do not survive a fork either
     pipe.send(is_o1(call(o1(CPU, s_q=40))))
     pipe.close()
 

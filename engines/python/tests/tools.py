@@ -73,33 +73,35 @@ def strided(t):
 def flashmla_inputs(case, h_q, device, seed=0):
     """Inputs as FlashMLA's generator makes them (normal / 10 plus a constant, clamped; lists without repeats, a tail of invalid indices
     where topk > s_kv), all tensors strided views. A dict of flash_mla_sparse_fwd's arguments."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator(device=device).manual_seed(seed)
     s_q, s_kv, topk, d_qk = case["s_q"], case["s_kv"], case["topk"], case["d_qk"]
 
     def draw(*shape):
-        shift = torch.rand((), generator=g).item() * 0.1 - 0.05
-        return (torch.randn(*shape, generator=g) / 10 + shift).clamp(-10, 10).to(torch.bfloat16).to(device)
+        shift = torch.rand((), generator=g, device=device).item() * 0.1 - 0.05
+        values = torch.empty(shape, dtype=torch.bfloat16, device=device)
+        for part in values.split(1024):
+            part.copy_((torch.randn(part.shape, generator=g, device=device) / 10 + shift).clamp_(-10, 10))
+        return values
 
     q, kv = draw(s_q, h_q, d_qk), draw(s_kv, 1, d_qk)
     picked = min(topk, s_kv)
-    indices = torch.empty(s_q, 1, topk, dtype=torch.int32)
-    invalid = torch.tensor(INVALID + (s_kv,), dtype=torch.int64)
-    for a in range(0, s_q, 256):
-        n = min(256, s_q - a)
-        indices[a:a + n, 0, :picked] = torch.rand(n, s_kv, generator=g).argsort(dim=1)[:, :picked].int()
-        indices[a:a + n, 0, picked:] = invalid[torch.randint(len(invalid), (n, topk - picked), generator=g)].int()
+    indices = torch.empty(s_q, 1, topk, dtype=torch.int32, device=device)
+    invalid = torch.tensor(INVALID + (s_kv,), dtype=torch.int64, device=device)
+    for part in indices[:, 0].split(256):
+        n = part.shape[0]
+        part[:, :picked] = torch.rand(n, s_kv, generator=g, device=device).argsort(dim=1)[:, :picked].int()
+        part[:, picked:] = invalid[torch.randint(len(invalid), (n, topk - picked), generator=g, device=device)].int()
         if case["some_rows_all_invalid"]:
-            lost = torch.rand(n, generator=g) < 0.02
-            indices[a:a + n][lost] = -1
+            part[torch.rand(n, generator=g, device=device) < 0.02] = -1
     if case["some_rows_all_invalid"]:
         indices[0] = -1
-    arguments = {"q": strided(q), "kv": strided(kv), "indices": strided(indices.to(device)), "sm_scale": 0.5}
+    arguments = {"q": strided(q), "kv": strided(kv), "indices": strided(indices), "sm_scale": 0.5}
     if case["topk_length"]:
-        arguments["topk_length"] = torch.randint(0, topk + 1, (s_q,), generator=g).int().to(device)
+        arguments["topk_length"] = torch.randint(0, topk + 1, (s_q,), generator=g, device=device, dtype=torch.int32)
     if case["attn_sink"]:
-        sink, lot = torch.randn(h_q, generator=g), torch.rand(h_q, generator=g)
+        sink, lot = torch.randn(h_q, generator=g, device=device), torch.rand(h_q, generator=g, device=device)
         sink[lot < 0.31], sink[lot > 0.69] = float("-inf"), float("inf")
-        arguments["attn_sink"] = sink.to(device)
+        arguments["attn_sink"] = sink
     return arguments
 
 
