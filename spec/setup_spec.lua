@@ -88,7 +88,7 @@ describe("tools/setup.sh", function()
 
   it("names each package once when several targets need it", function()
     local _, _, err = setup("run test bench", machine { id = "echo 1000", sudo = false })
-    assert.matches("recommends luajit lua%-cjson lua%-busted pkg%-config libreadline8 libopenblas0%-pthread\n$", err)
+    assert.matches("recommends luajit lua%-cjson lua%-busted pkg%-config python3 libreadline8 libopenblas0%-pthread\n$", err)
   end)
 
   it("refuses a target that is none", function()

@@ -9,6 +9,7 @@ set -u
 have() { command -v "$1" >/dev/null 2>&1; }
 have_module() { luajit -e "require '$1'" >/dev/null 2>&1; } # a Lua module that LuaJIT can load
 have_header() { echo "#include <$1>" | cc -E - >/dev/null 2>&1; }
+have_python() { python3 -c 'import ctypes, multiprocessing' >/dev/null 2>&1; }
 have_library() { luajit -e "require('ffi').load('$1')" >/dev/null 2>&1; }
 
 names=''
@@ -36,6 +37,7 @@ needs_of() {
       needs_of run
       need busted lua-busted have busted
       need pkg-config pkg-config have pkg-config
+      need 'python3 with ctypes' python3 have_python
       need 'the readline library' libreadline8 have_library libreadline.so.8
       ;;
     lint)

@@ -9,7 +9,8 @@ enum { MOST = 1 << 20 }; /* CPUs: more is no limit to any machine, and fits an i
 
 /* Where systems mount the hierarchies: version 2 alone or beside version 1, and version 1's CPU controller by its names. */
 static const char *const v2_mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
-static const char *const v1_mounts[] = {"/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu", "/sys/fs/cgroup/cpu"};
+static const char *const v1_mounts[] = {"/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu",
+                                        "/sys/fs/cgroup/cpu"};
 
 /* Reads up to two numbers of a file's first line. Returns how many there are; 0 too for "max" and for a file that is not there. */
 static int numbers_of(const char *root, const char *folder, const char *group, const char *name, long long value[2]) {

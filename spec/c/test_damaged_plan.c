@@ -65,7 +65,8 @@ static void spoil(unsigned char *memory, uint64_t bytes, int how) {
 static void each_path(fh_device *device, int32_t path) {
   fh_call call = a_call(path);
   /* Costs by which FH_AUTO packs some groups and not all: 21 rows are two groups of 8 and one of 5. */
-  const fh_costs costs = {.struct_size = sizeof costs, .padded = {1e9, 0, 0}, .gather = {0, 1, 0}, .packed = {0, 7.5, 0}};
+  const fh_costs costs = {
+      .struct_size = sizeof costs, .padded = {1e9, 0, 0}, .gather = {0, 1, 0}, .packed = {0, 7.5, 0}};
   fh_plan plan = {.struct_size = sizeof plan};
   uint64_t bytes = 0;
   if (path == FH_AUTO) call.costs = &costs;

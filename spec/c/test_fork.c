@@ -72,9 +72,7 @@ static int opens_another(fh_device *device) {
   fh_device *own = open_device(3);
   return all_paths(own) && closes(own);
 }
-static int forks_again(fh_device *device) {
-  return in_child(device, calls) == 42 && calls(device);
-}
+static int forks_again(fh_device *device) { return in_child(device, calls) == 42 && calls(device); }
 
 static void each(fh_device *device) {
   CHECK_INT(in_child(device, closes), 42);
@@ -136,7 +134,7 @@ int main(void) {
     each(device); /* workers that have never run */
     CHECK(all_paths(device));
     usleep(20000);
-    each(device); /* workers that wait for the next run */
+    each(device);             /* workers that wait for the next run */
     CHECK(all_paths(device)); /* the parent goes on */
     fh_device_close(&device);
   }

@@ -16,8 +16,10 @@ static const char *comma_locale(void) {
       if (!mkdtemp(folder)) return NULL;
       /* The whole of LC_NUMERIC, and nothing else: -c goes on where the other categories are missing. */
       snprintf(command, sizeof command,
-               "printf 'comment_char %%%%\\nescape_char /\\nLC_NUMERIC\\ndecimal_point \",\"\\nthousands_sep \".\"\\ngrouping 3;3\\n"
-               "END LC_NUMERIC\\n' >%s/src && localedef -c -i %s/src -f ANSI_X3.4-1968 %s/made >/dev/null 2>&1; test -d %s/made",
+               "printf 'comment_char %%%%\\nescape_char /\\nLC_NUMERIC\\ndecimal_point \",\"\\nthousands_sep "
+               "\".\"\\ngrouping 3;3\\n"
+               "END LC_NUMERIC\\n' >%s/src && localedef -c -i %s/src -f ANSI_X3.4-1968 %s/made >/dev/null 2>&1; test "
+               "-d %s/made",
                folder, folder, folder, folder);
       if (system(command)) return NULL;
       setenv("LOCPATH", folder, 1);
@@ -56,7 +58,8 @@ int main(void) {
   uint64_t bytes;
   fh_call_init(&call, sizeof call, 1, 1, 1, 512, 1);
   call.sm_scale = -0.125f;
-  REFUSED(fh_workspace_bytes(device, &call, &bytes), FH_ERR_ARGUMENT, "sm_scale: got -0.125, wanted a finite number > 0");
+  REFUSED(fh_workspace_bytes(device, &call, &bytes), FH_ERR_ARGUMENT,
+          "sm_scale: got -0.125, wanted a finite number > 0");
   fh_costs costs = {.struct_size = sizeof costs, .padded = {0.5, 0, 0}};
   call.sm_scale = 1;
   costs.padded.unit_us = 1 / 0.0;
