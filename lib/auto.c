@@ -89,7 +89,7 @@ fh_status fh_explain(fh_device *device, const fh_call *given, char *text, uint64
   fh_checked checked;
   fh_call *call = &checked.call;
   fh_work work;
-  fh_weighed weighed;
+  fh_weighed weighed = {0};
   fh_status status;
   if (!text && bytes) return fh_fail_null("text");
   if ((status = fh_check_sizes(device, given, &checked)) || (status = fh_check_plan(device, &checked))) return status;

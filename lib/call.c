@@ -279,7 +279,7 @@ static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t
 static int may_plan(const fh_device *device, const fh_call *call) {
   char why[FH_WHY];
   fh_work work;
-  fh_weighed weighed;
+  fh_weighed weighed = {0};
   if (!fh_may_pack(device, call, why)) return 0;
   return device->back_end->sees_lists || (!fh_weigh_call(device, call, &work, &weighed) && weighed.packs);
 }
@@ -339,7 +339,7 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
 static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   fh_call *call = &checked->call;
   fh_work work;
-  fh_weighed weighed;
+  fh_weighed weighed = {0};
   fh_status status = fh_weigh_call(device, call, &work, &weighed);
   if (status) return status;
   if (!weighed.packs) {

@@ -227,7 +227,7 @@ static void explained(void) {
   CHECK_INT(fh_explain(&f.device, &call, text, sizeof text), FH_OK);
   CHECK_STR(text, "s_q 1024, h_q 8, 655360 keys: auto builds a plan, which says which groups are packed; the other rows take "
             "gather. Expected: padded 141 us, gather 92.3 us, packed 25.4 us at best and 13.8 us for its plan: packing saves "
-            "53.1 us at most, and has to save 27.5 us. Costs: measured on NVIDIA H200");
+            "53.2 us at most, and has to save 27.5 us. Costs: measured on NVIDIA H200");
   f.cuda.gpu.capability = f.device.info.capability = 89;
   CHECK_INT(fh_explain(&f.device, &call, text, sizeof text), FH_OK);
   CHECK(strstr(text, "; packed is not on offer: required: compute capability 8.9, h_q 8;") != NULL);
