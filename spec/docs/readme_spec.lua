@@ -134,9 +134,9 @@ describe("The documents", function()
     end)
   end)
 
-  it("and the header's shortest complete use: it compiles without a warning and computes", function()
+  it("and the header's first program: it compiles without a warning and computes", function()
     local header = helper.read(process.root .. "/lib/include/fewhead.h")
-    local use = header:match("\n %* The shortest complete use[^\n]*\n %*\n(.-)\n %*\n"):gsub("\n %*", "\n"):gsub("^ %*", "")
+    local use = header:match("\n %*\n( %*     fh_device %*cpu.-)\n %*\n"):gsub("\n %*", "\n"):gsub("^ %*", "")
     helper.write(folder .. "use.c", ([[
       #include <fewhead.h>
       #include <stdio.h>
@@ -154,6 +154,15 @@ describe("The documents", function()
     local status, printed, err = process.run("cc -std=c11 -Wall -Wextra -Werror -o use use.c -Ilib/include -Lbuild -lfewhead "
       .. "&& LD_LIBRARY_PATH=build ./use", { cwd = folder })
     assert.same({ 0, "", "" }, { status, printed, err })
+  end)
+
+  it("name modules of the facade alone", function()
+    local fh = require "fewhead"
+    for _, document in ipairs { "README.md", "docs/api.md" } do
+      for name in helper.read(process.root .. "/" .. document):gmatch("`fh%.([%w_]+)`") do
+        assert.is_truthy(fh._room[name], document .. ": fh." .. name)
+      end
+    end
   end)
 
   it("link from README to every page", function()
