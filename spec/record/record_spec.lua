@@ -202,6 +202,23 @@ describe("record files", function()
     assert.same({ nil, folder .. "x: no record in it" }, { record.read(folder .. "x") })
     assert.same({ nil, folder .. "y: No such file or directory" }, { record.read(folder .. "y") })
   end)
+
+  it("leave bad lines out for who takes their messages, and take times of 0 us only when told to", function()
+    local zero = json.encode(with { time = { median_us = 0, p05_us = 0, p95_us = 0, n = 6, l2 = "hot" } })
+    local path = helper.write(folder .. "x", ("{\n%s\n%s\n"):format(json.encode(with()), zero))
+    local function read(zeros)
+      local seen, bad = {}, {}
+      for _, line in record.lines(path, { zero = zeros, bad = function(message) bad[#bad + 1] = message end }) do
+        seen[#seen + 1] = line
+      end
+      return seen, bad
+    end
+    local seen, bad = read(false)
+    assert.same({ { 2 }, 2, path .. ":3: time.median_us: got 0, wanted a number > 0" }, { seen, #bad, bad[2] })
+    assert.matches("x:1: json: ", bad[1], 1, true)
+    seen, bad = read(true)
+    assert.same({ { 2, 3 }, 1 }, { seen, #bad })
+  end)
 end)
 
 describe("records of version 0.1", function()

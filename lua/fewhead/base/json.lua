@@ -346,7 +346,8 @@ end
 
 --- Iterates over the values of a JSON-lines file: `for value, line in json.lines(path)`; blank lines are skipped. A file that
 -- cannot be read raises `path: No such file or directory`, a bad line `path:12: json: ...`: plain text, for pcall or the user.
-function M.lines(path)
+-- bad: function(message) that takes such a line's message; the line is then left out.
+function M.lines(path, bad)
   local file, err = io.open(path, "r")
   if not file then error(err, 0) end
   local line = 0
@@ -357,8 +358,13 @@ function M.lines(path)
       line = line + 1
       if text:find("%S") then
         local value, why = M.decode(text)
-        if value == nil then file:close() error(("%s:%d: %s"):format(path, line, why), 0) end
-        return value, line
+        if value ~= nil then return value, line end
+        why = ("%s:%d: %s"):format(path, line, why)
+        if not bad then
+          file:close()
+          error(why, 0)
+        end
+        bad(why)
       end
     end
   end

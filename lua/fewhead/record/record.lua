@@ -95,8 +95,8 @@ local NUMBERS = {
   { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" }, { "verdict", "ratio", "lo", "hi" },
 }
 
--- What is wrong with the numbers of a record with a time, or nil.
-local function damaged_numbers(r)
+-- What is wrong with the numbers of a record with a time, or nil. zero: times of 0 us are taken.
+local function damaged_numbers(r, zero)
   for _, row in ipairs(NUMBERS) do
     local name = row[1]
     local part = r[name]
@@ -104,7 +104,10 @@ local function damaged_numbers(r)
       if type(part) ~= "table" then return wanted(name, part, "a table") end
       for i = 2, #row do
         local value = part[row[i]]
-        if type(value) ~= "number" or value <= 0 then return wanted(("%s.%s"):format(name, row[i]), value, "a number > 0") end
+        local zero_ok = zero and name == "time" and row[i] ~= "n"
+        if type(value) ~= "number" or value < 0 or value == 0 and not zero_ok then
+          return wanted(("%s.%s"):format(name, row[i]), value, "a number > 0")
+        end
       end
     end
   end
@@ -117,8 +120,9 @@ local function damaged_numbers(r)
   end
 end
 
---- What makes a value unfit to be a record of this version, as one line; nil for a record.
-function M.check(r)
+--- What makes a value unfit to be a record of this version, as one line; nil for a record. zero: true takes times of 0 us, which
+-- other tools write for what their clock cannot tell.
+function M.check(r, zero)
   if type(r) ~= "table" then return "got " .. args.show(r) .. ", wanted a record" end
   for _, field in ipairs { "path", "provider" } do
     if type(r[field]) ~= "string" then return wanted(field, r[field], "a string") end
@@ -133,7 +137,7 @@ function M.check(r)
   if type(r.parity.status) ~= "string" then return wanted("parity.status", r.parity.status, "a string") end
   if r.time == nil then return nil end
   if r.parity.status ~= "pass" then return wanted("time", r.time, "none beside a parity that is no pass") end
-  return damaged_numbers(r)
+  return damaged_numbers(r, zero)
 end
 
 -- ---- Keys -------------------------------------------------------------------------------------------------------------------
@@ -181,17 +185,23 @@ end
 
 --- Iterates over the records of a JSON-lines file, one at a time: `for r, line in record.lines(path)`. Blank lines are skipped.
 -- Records of version 0.1 come in today's words. A file that cannot be read raises `path: No such file or directory`, a line that
--- is no record `path:12: reason`: plain text, for pcall or the user.
-function M.lines(path)
+-- is no record `path:12: reason`: plain text, for pcall or the user. Options: bad, a function(message) that takes such a line's
+-- message, and the line is left out; zero, as M.check takes it.
+function M.lines(path, o)
   args.string("record.lines: path", path)
-  local next_value = json.lines(path)
+  o = args.options("record.lines", o or {}, { "bad", "zero" })
+  local next_value = json.lines(path, o.bad)
   return function()
-    local value, line = next_value()
-    if value == nil then return nil end
-    local r = modernise(value)
-    local reason = M.check(r)
-    if reason then error(("%s:%d: %s"):format(path, line, reason), 0) end
-    return r, line
+    while true do
+      local value, line = next_value()
+      if value == nil then return nil end
+      local r = modernise(value)
+      local reason = M.check(r, o.zero)
+      if not reason then return r, line end
+      reason = ("%s:%d: %s"):format(path, line, reason)
+      if not o.bad then error(reason, 0) end
+      o.bad(reason)
+    end
   end
 end
 
