@@ -55,9 +55,10 @@ end
 
 function commands.info(argv) return require("fewhead.cli.info").main(argv) end
 function commands.parity(argv) return require("fewhead.cli.parity").main(argv) end
+function commands.compare(argv) return require("fewhead.cli.compare").main(argv) end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
-local names = { "run", "info", "parity", "repl" }
+local names = { "run", "info", "parity", "compare", "repl" }
 
 local usage = [[
 usage: fewhead COMMAND [options]
@@ -65,6 +66,7 @@ usage: fewhead COMMAND [options]
   run FILE [options]   run a Lua script, such as experiments/gate_sweep.lua
   info                 what is here: version, library, devices, settings in force
   parity               compare every path with the reference over the conformance grid; status 1 when a case fails
+  compare OLD NEW      which cells got faster or slower between two runs, files, folders or commits
   repl                 an interactive prompt with the library loaded
   --help, --version
 
