@@ -120,6 +120,7 @@ return {
       right = "its two requests" },
     { input = "a line of 300 MB; 1.1 GB without a line end", spec = "with a line without end",
       right = "refused by file and line, or skipped" },
+    { input = "JSON null in a trace and in a record", spec = "is shown as null", right = "got null" },
     { input = "more requests than memory holds", spec = "with more requests than memory holds",
       right = "FILE: not enough memory" },
     { input = "more requests or blocks than a trace may hold", spec = "with more requests or blocks than a trace may hold",

@@ -49,6 +49,23 @@ describe("Azure's times #robustness", function()
   end)
 end)
 
+describe("JSON null #robustness", function()
+  it("is shown as null where a trace and a record hold it", function()
+    local args, json = require "fewhead.base.arguments", require "fewhead.base.json"
+    assert.equal("null", args.show(json.null))
+    assert.equal("{}", args.show {})
+    helper.with_file('{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, null]}\n', function(path)
+      assert.equal(path .. ":1: hash_ids[2]: got null, wanted a whole number >= 0", (select(2, trace.read(path))))
+    end)
+    helper.with_file('{"timestamp": null, "input_length": 1, "output_length": 1, "hash_ids": [1]}\n', function(path)
+      assert.equal(path .. ":1: timestamp: got null, wanted a whole number >= 0", (select(2, trace.read(path))))
+    end)
+    helper.with_file('{"path": null}\n', function(path)
+      assert.matches(":1: path: got null, wanted a string$", (select(2, require("fewhead.decide.sweep").read(path))))
+    end)
+  end)
+end)
+
 -- Reads what a shell command writes, in a process that may take so many MiB. Returns what the code prints, or the error.
 local function read_from(command, mib, options)
   local code = ([[

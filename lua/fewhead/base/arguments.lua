@@ -27,7 +27,7 @@ local function show_number(v)
 end
 
 --- A short printable form of any value: numbers so that they read back, strings quoted and cut, cdata by its type, short lists of
--- plain values in full, objects by the __name of their metatable.
+-- plain values in full, objects by the __name of their metatable, and JSON's null, which is a table, by its __shown.
 function M.show(v)
   local kind = type(v)
   if kind == "number" then return show_number(v) end
@@ -42,6 +42,7 @@ function M.show(v)
   if kind == "nil" or kind == "boolean" then return tostring(v) end
   if kind ~= "table" then return "a " .. kind end
   local meta = getmetatable(v)
+  if type(meta) == "table" and type(meta.__shown) == "string" then return meta.__shown end
   if type(meta) == "table" and type(meta.__name) == "string" then return "a " .. meta.__name end
   local shown = {}
   for i = 1, math.min(#v, SHOWN_ITEMS) do

@@ -10,7 +10,7 @@
 local M = {}
 
 -- JSON's null; nil cannot stand in a Lua table.
-M.null = setmetatable({}, { __tostring = function() return "null" end })
+M.null = setmetatable({}, { __tostring = function() return "null" end, __shown = "null" })
 
 local MAX_DEPTH = 200       -- deeper than any record; stops a table that holds itself
 local WHOLE_LIMIT = 2 ^ 53  -- a double holds every whole number up to it
