@@ -40,9 +40,9 @@ int32_t fhk_amx_built(void) { return 1; }
 
 enum {
   MOST_ROWS = 128,
-  KEYS = 128,          /* KV rows of a block */
-  STEP = 32,           /* KV rows of one product of the values */
-  STEP_LOGITS = 64,    /* KV rows that one row vector's logits are computed for at once */
+  MOST_KEYS = 1024,    /* KV rows of a block, at most */
+  STEP = 64,           /* what its keys are rounded up to: KV rows that are brought together at a time */
+  PRODUCT_KEYS = 32,   /* KV rows of one product of the values */
   TWIN_ROWS = 8,       /* up to so many rows a tile holds the low halves of p as well */
   D_V = 512,
   CHUNK = 32,          /* columns of a KV row in 64 bytes */
@@ -56,10 +56,11 @@ static const float SLACK = 8; /* of log2: p stays below 256 */
 
 static const uint16_t zero_row[576] __attribute__((aligned(64)));
 
+/* The KV rows of a block, and room for those that are brought together in vain, past the last. */
 typedef struct row_block {
   int32_t keys;
-  const uint16_t *row[KEYS];
-  uint32_t member[KEYS][2]; /* who chose it; only where masked */
+  const uint16_t *row[MOST_KEYS + STEP];
+  uint32_t member[MOST_KEYS][2]; /* who chose it; only where masked */
 } row_block;
 
 /* `rows` rows and their passage over KV rows. */
@@ -68,21 +69,26 @@ typedef struct passage {
   int32_t twin;            /* lanes 8 .. 15 repeat lanes 0 .. 7 */
   int32_t masked;
   int32_t d_qk;
+  int32_t window;          /* KV rows of a block */
   int32_t begun;           /* o holds something */
-  int32_t current;         /* which of the two blocks is being filled; the other is full or empty */
   float scale;             /* sm_scale * log2(e) */
   uint64_t executed;       /* multiply-adds */
   uint64_t spoilt;         /* queries that list a KV row with NaN or Inf; only where masked */
   char *q;                 /* tiles [vector][chunk] of d_qk / CHUNK chunks */
   float *o;                /* tiles [vector][O_TILES] */
-  char *p;                 /* tiles [vector][step][half] */
-  float *s;                /* [key][16 * vectors] */
-  char *stage;             /* two times KEYS * 64 * 2 bytes */
+  char *p;                 /* tiles [vector][window / PRODUCT_KEYS][half] */
+  float *s;                /* [window][16 * vectors] */
+  char *stage;             /* two times STAGE_BYTES */
   float *max, *reference, *sum; /* [16 * vectors]; before scaling */
   uint32_t *lane_bit;      /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
   int32_t *lane_half;      /* [vectors] */
-  row_block *block;        /* two */
-  int32_t fetch_key, fetch_offset; /* what is prefetched next */
+  row_block *block;
+  const uint16_t *kv;      /* of the call */
+  int64_t kv_stride;
+  int32_t s_kv;
+  const int32_t *ahead;    /* KV rows that come after the block, for prefetching */
+  int64_t ahead_count;
+  int32_t ahead_offset;    /* bytes of the first one that are done */
 } passage;
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------------------- */
@@ -91,23 +97,27 @@ typedef struct passage_layout {
   uint64_t q, o, p, s, stage, max, reference, sum, lane_bit, lane_half, block, total;
 } passage_layout;
 
-enum { STAGE_BYTES = KEYS * TILE_STRIDE * 2 };
+enum { STAGE_BYTES = STEP * TILE_STRIDE * 2 };
+
+/* KV rows of a block: with all that belongs to them within half of a second-level cache of 2 MiB, and so many that reading and writing
+ * o once a block does not count. */
+static int32_t window_for(int32_t vectors) { return vectors == 1 ? MOST_KEYS : vectors <= 4 ? 512 : 256; }
 
 static passage_layout layout_of(int32_t d_qk, int32_t rows) {
-  const uint64_t vectors = (uint64_t)(rows + 15) / 16, lanes = vectors * 16;
+  const uint64_t vectors = (uint64_t)(rows + 15) / 16, lanes = vectors * 16, window = (uint64_t)window_for((int32_t)vectors);
   passage_layout at;
   at.q = fhk_align(sizeof(passage));
   at.o = at.q + vectors * (uint64_t)(d_qk / CHUNK) * TILE_BYTES;
   at.p = at.o + vectors * O_TILES * TILE_BYTES;
-  at.s = at.p + vectors * (KEYS / STEP) * HALVES * TILE_BYTES;
-  at.stage = at.s + KEYS * lanes * sizeof(float);
+  at.s = at.p + vectors * (window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
+  at.stage = at.s + window * lanes * sizeof(float);
   at.max = at.stage + 2 * STAGE_BYTES;
   at.reference = at.max + fhk_part(lanes, sizeof(float));
   at.sum = at.reference + fhk_part(lanes, sizeof(float));
   at.lane_bit = at.sum + fhk_part(lanes, sizeof(float));
   at.lane_half = at.lane_bit + fhk_part(lanes, sizeof(uint32_t));
   at.block = at.lane_half + fhk_part(vectors, sizeof(int32_t));
-  at.total = at.block + fhk_part(2, sizeof(row_block));
+  at.total = at.block + fhk_part(1, sizeof(row_block));
   return at;
 }
 
@@ -118,12 +128,13 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
   char *base = memory;
   passage *t = memory;
   *t = (passage){.rows = rows, .vectors = (rows + 15) / 16, .twin = rows <= TWIN_ROWS, .d_qk = call->d_qk,
+                 .window = window_for((rows + 15) / 16), .kv = call->kv, .kv_stride = call->kv_stride, .s_kv = (int32_t)call->s_kv,
                  .scale = fminf(call->sm_scale * 1.44269504f, FLT_MAX), .q = base + at.q, .o = floats(base + at.o),
                  .p = base + at.p, .s = floats(base + at.s), .stage = base + at.stage, .max = floats(base + at.max),
                  .reference = floats(base + at.reference), .sum = floats(base + at.sum),
                  .lane_bit = (uint32_t *)(void *)(base + at.lane_bit), .lane_half = (int32_t *)(void *)(base + at.lane_half),
                  .block = (row_block *)(void *)(base + at.block)};
-  t->block[0].keys = t->block[1].keys = 0;
+  t->block->keys = 0;
   for (int32_t r = 0; r < 16 * t->vectors; r++) {
     t->max[r] = t->reference[r] = -INFINITY;
     t->sum[r] = 0;
@@ -169,110 +180,162 @@ static void pack_q(passage *t, const uint16_t *const *q) {
     }
 }
 
-/* ---- The next block's rows ------------------------------------------------------------------------------------------------- */
+/* ---- The rows that come next ----------------------------------------------------------------------------------------------- */
 
-/* Prefetches `lines` lines of the block that comes next. */
+/* Brings `lines` lines of them into the second-level cache. */
 INLINE void fetch_ahead(passage *t, int lines) {
-  const row_block *next = &t->block[t->current];
-  int32_t key = t->fetch_key, offset = t->fetch_offset;
-  for (int i = 0; i < lines && key < next->keys; i++) {
-    __builtin_prefetch((const char *)next->row[key] + offset, 0, 2);
-    offset += 64;
-    if (offset >= 2 * t->d_qk) {
-      offset = 0;
-      key++;
+  const int32_t *ahead = t->ahead;
+  int64_t left = t->ahead_count;
+  int32_t offset = t->ahead_offset;
+  while (lines > 0 && left > 0) {
+    if (*ahead >= 0 && *ahead < t->s_kv) {
+      const char *row = (const char *)(t->kv + *ahead * t->kv_stride);
+      for (; lines > 0 && offset < 2 * t->d_qk; offset += 64, lines--) __builtin_prefetch(row + offset, 0, 2);
+      if (offset < 2 * t->d_qk) break;
     }
+    offset = 0;
+    ahead++;
+    left--;
   }
-  t->fetch_key = key;
-  t->fetch_offset = offset;
+  t->ahead = ahead;
+  t->ahead_count = left;
+  t->ahead_offset = offset;
 }
 
 /* ---- Logits ---------------------------------------------------------------------------------------------------------------- */
 
-/* 64 bytes of each of `count` rows. */
+/* Two chunks of `count` rows, those of the second STAGE_BYTES / 2 behind those of the first. Two, since neighbouring lines of a row come
+ * faster than lines of different rows: 1.8 cycles a line instead of 3. */
 INLINE void stage_rows(const int count, char *to, const uint16_t *const *row, int32_t d) {
-  UNROLL for (int i = 0; i < count; i++) vstore_bits(to + i * 64, vload_bits(row[i] + d));
+  UNROLL for (int i = 0; i < count; i++) {
+    vstore_bits(to + i * 64, vload_bits(row[i] + d));
+    vstore_bits(to + STAGE_BYTES / 2 + i * 64, vload_bits(row[i] + d + CHUNK));
+  }
 }
 
-/* One vector of rows against 64 KV rows. */
-static void logits_4x1(passage *t, const uint16_t *const *row, int32_t v, float *s) {
-  const char *q = t->q + (int64_t)v * (t->d_qk / CHUNK) * TILE_BYTES;
-  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
-  const int64_t stride = (int64_t)t->vectors * 64;
+INLINE void store_logits(float *s, int64_t first, int64_t second, int64_t third, int64_t stride) {
+  TILE_STORE_TO(0, s, stride);
+  TILE_STORE_TO(1, s + first, stride);
+  TILE_STORE_TO(2, s + second, stride);
+  TILE_STORE_TO(3, s + third, stride);
+}
+
+INLINE void clear_sums(void) {
   TILE_ZERO(0);
   TILE_ZERO(1);
   TILE_ZERO(2);
   TILE_ZERO(3);
-  stage_rows(64, stage, row, 0);
-  for (int32_t d = 0; d < t->d_qk; d += CHUNK, q += TILE_BYTES) {
-    if (d + CHUNK < t->d_qk) stage_rows(64, other, row, d + CHUNK);
-    TILE_LOAD(6, q);
-    TILE_LOAD(4, stage);
-    TILE_PRODUCT(0, 4, 6);
-    TILE_LOAD(5, stage + TILE_BYTES);
-    TILE_PRODUCT(1, 5, 6);
-    TILE_LOAD(4, stage + 2 * TILE_BYTES);
-    TILE_PRODUCT(2, 4, 6);
-    TILE_LOAD(5, stage + 3 * TILE_BYTES);
-    TILE_PRODUCT(3, 5, 6);
-    char *swap = stage;
-    stage = other;
-    other = swap;
-    fetch_ahead(t, 32);
-  }
-  s += 16 * v;
-  TILE_STORE_TO(0, s, stride);
-  TILE_STORE_TO(1, s + 4 * stride, stride);
-  TILE_STORE_TO(2, s + 8 * stride, stride);
-  TILE_STORE_TO(3, s + 12 * stride, stride);
 }
 
-/* Two vectors of rows against 32 KV rows. */
-static void logits_2x2(passage *t, const uint16_t *const *row, int32_t v, float *s) {
-  const int64_t apart = (int64_t)(t->d_qk / CHUNK) * TILE_BYTES;
-  const char *q = t->q + v * apart;
-  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
+/* One vector of rows against all KV rows, 64 at a time. Between two products stands the bringing together of a part of what comes next,
+ * so that the tile unit and the vector unit work at the same time. */
+static void logits_4x1(passage *t, const row_block *b, int32_t keys, int32_t v) {
+  const char *const q_first = t->q + (int64_t)v * (t->d_qk / CHUNK) * TILE_BYTES;
   const int64_t stride = (int64_t)t->vectors * 64;
-  TILE_ZERO(0);
-  TILE_ZERO(1);
-  TILE_ZERO(2);
-  TILE_ZERO(3);
-  stage_rows(32, stage, row, 0);
-  for (int32_t d = 0; d < t->d_qk; d += CHUNK, q += TILE_BYTES) {
-    if (d + CHUNK < t->d_qk) stage_rows(32, other, row, d + CHUNK);
-    TILE_LOAD(6, q);
-    TILE_LOAD(4, stage);
-    TILE_PRODUCT(0, 4, 6);
-    TILE_LOAD(5, stage + TILE_BYTES);
-    TILE_PRODUCT(1, 5, 6);
-    TILE_LOAD(7, q + apart);
-    TILE_PRODUCT(2, 4, 7);
-    TILE_PRODUCT(3, 5, 7);
-    char *swap = stage;
-    stage = other;
-    other = swap;
-    fetch_ahead(t, 2);
-  }
-  s += 16 * v;
-  TILE_STORE_TO(0, s, stride);
-  TILE_STORE_TO(1, s + 4 * stride, stride);
-  TILE_STORE_TO(2, s + 16, stride);
-  TILE_STORE_TO(3, s + 16 + 4 * stride, stride);
-}
-
-/* Logits of the block; KV rows past the last are zeros. */
-static void logits(passage *t, const row_block *b) {
-  int32_t v = 0;
-  for (; v + 1 < t->vectors; v += 2)
-    for (int32_t k = 0; k < b->keys; k += 32) {
-      logits_2x2(t, b->row + k, v, t->s + (int64_t)k * 16 * t->vectors);
-      t->executed += 32 * 32 * (uint64_t)t->d_qk;
+  const uint16_t *const *row = b->row, *const *next = row;
+  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
+  stage_rows(STEP, stage, row, 0);
+  for (int32_t k = 0; k < keys; k += STEP, row += STEP) {
+    const char *q = q_first;
+    clear_sums();
+    for (int32_t d = 0; d < t->d_qk; d += 2 * CHUNK, q += 2 * TILE_BYTES) {
+      int32_t then = d + 2 * CHUNK;
+      next = row;
+      if (then == t->d_qk) {
+        then = 0;
+        next = row + STEP;
+      }
+      const char *second = stage + STAGE_BYTES / 2;
+      TILE_LOAD(6, q);
+      TILE_LOAD(4, stage);
+      TILE_PRODUCT(0, 4, 6);
+      stage_rows(8, other, next, then);
+      TILE_LOAD(5, stage + TILE_BYTES);
+      TILE_PRODUCT(1, 5, 6);
+      stage_rows(8, other + 8 * 64, next + 8, then);
+      TILE_LOAD(4, stage + 2 * TILE_BYTES);
+      TILE_PRODUCT(2, 4, 6);
+      stage_rows(8, other + 16 * 64, next + 16, then);
+      TILE_LOAD(5, stage + 3 * TILE_BYTES);
+      TILE_PRODUCT(3, 5, 6);
+      stage_rows(8, other + 24 * 64, next + 24, then);
+      TILE_LOAD(7, q + TILE_BYTES);
+      TILE_LOAD(4, second);
+      TILE_PRODUCT(0, 4, 7);
+      stage_rows(8, other + 32 * 64, next + 32, then);
+      TILE_LOAD(5, second + TILE_BYTES);
+      TILE_PRODUCT(1, 5, 7);
+      stage_rows(8, other + 40 * 64, next + 40, then);
+      TILE_LOAD(4, second + 2 * TILE_BYTES);
+      TILE_PRODUCT(2, 4, 7);
+      stage_rows(8, other + 48 * 64, next + 48, then);
+      TILE_LOAD(5, second + 3 * TILE_BYTES);
+      TILE_PRODUCT(3, 5, 7);
+      stage_rows(8, other + 56 * 64, next + 56, then);
+      char *swap = stage;
+      stage = other;
+      other = swap;
     }
-  if (v == t->vectors) return;
-  for (int32_t k = 0; k < b->keys; k += STEP_LOGITS) {
-    logits_4x1(t, b->row + k, v, t->s + (int64_t)k * 16 * t->vectors);
-    t->executed += STEP_LOGITS * (t->twin ? TWIN_ROWS : 16) * (uint64_t)t->d_qk;
+    store_logits(t->s + k * (stride / 4) + 16 * v, 4 * stride, 8 * stride, 12 * stride, stride);
   }
+}
+
+/* Two vectors of rows against all KV rows, 32 at a time. */
+static void logits_2x2(passage *t, const row_block *b, int32_t keys, int32_t v) {
+  const int64_t stride = (int64_t)t->vectors * 64, apart = (int64_t)(t->d_qk / CHUNK) * TILE_BYTES;
+  const char *const q_first = t->q + v * apart;
+  const uint16_t *const *row = b->row, *const *next = row;
+  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
+  stage_rows(32, stage, row, 0);
+  for (int32_t k = 0; k < keys; k += 32, row += 32) {
+    const char *q = q_first;
+    clear_sums();
+    for (int32_t d = 0; d < t->d_qk; d += 2 * CHUNK, q += 2 * TILE_BYTES) {
+      int32_t then = d + 2 * CHUNK;
+      next = row;
+      if (then == t->d_qk) {
+        then = 0;
+        next = row + 32;
+      }
+      const char *second = stage + STAGE_BYTES / 2;
+      TILE_LOAD(6, q);
+      TILE_LOAD(4, stage);
+      TILE_PRODUCT(0, 4, 6);
+      stage_rows(4, other, next, then);
+      TILE_LOAD(5, stage + TILE_BYTES);
+      TILE_PRODUCT(1, 5, 6);
+      stage_rows(4, other + 4 * 64, next + 4, then);
+      TILE_LOAD(7, q + apart);
+      TILE_PRODUCT(2, 4, 7);
+      stage_rows(4, other + 8 * 64, next + 8, then);
+      TILE_PRODUCT(3, 5, 7);
+      stage_rows(4, other + 12 * 64, next + 12, then);
+      TILE_LOAD(6, q + TILE_BYTES);
+      TILE_LOAD(4, second);
+      TILE_PRODUCT(0, 4, 6);
+      stage_rows(4, other + 16 * 64, next + 16, then);
+      TILE_LOAD(5, second + TILE_BYTES);
+      TILE_PRODUCT(1, 5, 6);
+      stage_rows(4, other + 20 * 64, next + 20, then);
+      TILE_LOAD(7, q + apart + TILE_BYTES);
+      TILE_PRODUCT(2, 4, 7);
+      stage_rows(4, other + 24 * 64, next + 24, then);
+      TILE_PRODUCT(3, 5, 7);
+      stage_rows(4, other + 28 * 64, next + 28, then);
+      char *swap = stage;
+      stage = other;
+      other = swap;
+    }
+    store_logits(t->s + k * (stride / 4) + 16 * v, 4 * stride, 16, 16 + 4 * stride, stride);
+  }
+}
+
+/* Logits of the block. */
+static void logits(passage *t, const row_block *b, int32_t keys) {
+  int32_t v = 0;
+  for (; v + 1 < t->vectors; v += 2) logits_2x2(t, b, keys, v);
+  if (v < t->vectors) logits_4x1(t, b, keys, v);
+  t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * (uint64_t)t->d_qk;
 }
 
 /* ---- Softmax --------------------------------------------------------------------------------------------------------------- */
@@ -294,8 +357,8 @@ INLINE vi pair(vi a, vi b) {
   return _mm512_or_si512(_mm512_srli_epi32(a, 16), _mm512_and_si512(b, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
-INLINE void softmax(const int masked, const int twin, passage *t, const row_block *b, int32_t v) {
-  const int32_t stride = 16 * t->vectors, keys = (b->keys + STEP - 1) / STEP * STEP;
+INLINE void softmax(const int masked, const int twin, passage *t, const row_block *b, int32_t keys, int32_t v) {
+  const int32_t stride = 16 * t->vectors;
   const vf scale = vset1(t->scale);
   const vi bits = vload_bits(t->lane_bit + 16 * v);
   float *s = t->s + 16 * v;
@@ -327,9 +390,9 @@ INLINE void softmax(const int masked, const int twin, passage *t, const row_bloc
   /* A row that no key counts for so far: anything finite will do. */
   const vf base = _mm512_mask_mov_ps(reference, _mm512_cmp_ps_mask(reference, vset1(-INFINITY), _CMP_EQ_OQ), vset1(0));
 
-  char *to = t->p + (int64_t)v * (KEYS / STEP) * HALVES * TILE_BYTES;
+  char *to = t->p + (int64_t)v * (t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
   const vi upper = _mm512_set1_epi32((int)0xffff0000u), half = _mm512_set1_epi32(0x8000);
-  for (int32_t k = 0; k < keys; k += STEP, to += HALVES * TILE_BYTES) {
+  for (int32_t k = 0; k < keys; k += PRODUCT_KEYS, to += HALVES * TILE_BYTES) {
     vi high[16], low[16];
     /* Sums of a few keys each: many small numbers added to a large one would all be rounded the same way. */
     UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(0);
@@ -363,117 +426,148 @@ INLINE void softmax(const int masked, const int twin, passage *t, const row_bloc
 /* ---- Values ---------------------------------------------------------------------------------------------------------------- */
 
 /* Columns d .. d + 31 of `count` pairs of rows, interleaved: columns 0..3, 8..11, .. of each 32 in one tile, the others in the next. */
-INLINE void stage_pairs(char *to, const uint16_t *const *row, int32_t keys, int32_t d) {
-  for (int32_t k = 0; k < keys; k += STEP, to += 2 * TILE_BYTES, row += STEP)
-    UNROLL for (int i = 0; i < 16; i++) {
-      const vi a = vload_bits(row[2 * i] + d), b = vload_bits(row[2 * i + 1] + d);
-      vstore_bits(to + i * 64, _mm512_unpacklo_epi16(a, b));
-      vstore_bits(to + TILE_BYTES + i * 64, _mm512_unpackhi_epi16(a, b));
-    }
+INLINE void stage_pairs(const int count, char *to, const uint16_t *const *row, int32_t d) {
+  UNROLL for (int i = 0; i < count; i++) {
+    const vi a = vload_bits(row[2 * i] + d), b = vload_bits(row[2 * i + 1] + d);
+    vstore_bits(to + i * 64, _mm512_unpacklo_epi16(a, b));
+    vstore_bits(to + TILE_BYTES + i * 64, _mm512_unpackhi_epi16(a, b));
+  }
 }
 
-/* Two vectors of rows and the two tiles of a chunk. */
-static void values_2x2(passage *t, int32_t v, int32_t c, const char *pairs, int32_t keys) {
-  const int64_t apart = (int64_t)(KEYS / STEP) * HALVES * TILE_BYTES;
-  const char *p = t->p + v * apart;
-  float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS, *below = o + O_TILES * TILE_FLOATS;
-  if (t->begun) {
-    TILE_LOAD(0, o);
-    TILE_LOAD(1, o + TILE_FLOATS);
-    TILE_LOAD(2, below);
-    TILE_LOAD(3, below + TILE_FLOATS);
-  } else {
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-    TILE_ZERO(2);
-    TILE_ZERO(3);
+/* The same of two chunks: four tiles. */
+INLINE void stage_pairs_2(const int count, char *to, const uint16_t *const *row, int32_t d) {
+  UNROLL for (int i = 0; i < count; i++) {
+    stage_pairs(1, to + i * 64, row + 2 * i, d);
+    stage_pairs(1, to + 2 * TILE_BYTES + i * 64, row + 2 * i, d + CHUNK);
   }
-  for (int32_t k = 0; k < keys; k += STEP, p += HALVES * TILE_BYTES, pairs += 2 * TILE_BYTES) {
-    TILE_LOAD(6, pairs);
-    TILE_LOAD(4, p);
-    TILE_PRODUCT(0, 4, 6);
-    TILE_LOAD(7, pairs + TILE_BYTES);
-    TILE_PRODUCT(1, 4, 7);
-    TILE_LOAD(5, p + apart);
-    TILE_PRODUCT(2, 5, 6);
-    TILE_PRODUCT(3, 5, 7);
+}
+
+INLINE void load_sums(const passage *t, const float *o, int64_t first, int64_t second, int64_t third) {
+  if (!t->begun) {
+    clear_sums();
+    return;
+  }
+  TILE_LOAD(0, o);
+  TILE_LOAD(1, o + first);
+  TILE_LOAD(2, o + second);
+  TILE_LOAD(3, o + third);
+}
+
+INLINE void store_sums(float *o, int64_t first, int64_t second, int64_t third) {
+  TILE_STORE(0, o);
+  TILE_STORE(1, o + first);
+  TILE_STORE(2, o + second);
+  TILE_STORE(3, o + third);
+}
+
 #if HALVES == 2
-    TILE_LOAD(4, p + TILE_BYTES);
-    TILE_PRODUCT(0, 4, 6);
-    TILE_PRODUCT(1, 4, 7);
-    TILE_LOAD(5, p + apart + TILE_BYTES);
-    TILE_PRODUCT(2, 5, 6);
-    TILE_PRODUCT(3, 5, 7);
+#define LOW(...) __VA_ARGS__
+#else
+#define LOW(...)
 #endif
-  }
-  TILE_STORE(0, o);
-  TILE_STORE(1, o + TILE_FLOATS);
-  TILE_STORE(2, below);
-  TILE_STORE(3, below + TILE_FLOATS);
-}
 
-/* One vector of rows and the four tiles of two chunks. */
-static void values_1x4(passage *t, int32_t v, int32_t c, const char *pairs, const char *more, int32_t keys) {
-  const char *p = t->p + (int64_t)v * (KEYS / STEP) * HALVES * TILE_BYTES;
+/* Two vectors of rows and the two tiles of chunk c; all KV rows, 64 at a time. */
+static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
+  const int64_t apart = (int64_t)(t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES, below = O_TILES * TILE_FLOATS;
+  const char *p = t->p + v * apart;
   float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
-  if (t->begun) {
-    TILE_LOAD(0, o);
-    TILE_LOAD(1, o + TILE_FLOATS);
-    TILE_LOAD(2, o + 2 * TILE_FLOATS);
-    TILE_LOAD(3, o + 3 * TILE_FLOATS);
-  } else {
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-    TILE_ZERO(2);
-    TILE_ZERO(3);
-  }
-  for (int32_t k = 0; k < keys; k += STEP, p += HALVES * TILE_BYTES, pairs += 2 * TILE_BYTES, more += 2 * TILE_BYTES) {
-    TILE_LOAD(4, p);
-    TILE_LOAD(6, pairs);
-    TILE_PRODUCT(0, 4, 6);
-    TILE_LOAD(7, pairs + TILE_BYTES);
-    TILE_PRODUCT(1, 4, 7);
-    if (HALVES == 2 && !t->twin) {
-      TILE_LOAD(5, p + TILE_BYTES);
-      TILE_PRODUCT(0, 5, 6);
-      TILE_PRODUCT(1, 5, 7);
-    }
-    TILE_LOAD(6, more);
-    TILE_PRODUCT(2, 4, 6);
-    TILE_LOAD(7, more + TILE_BYTES);
-    TILE_PRODUCT(3, 4, 7);
-    if (HALVES == 2 && !t->twin) {
+  const uint16_t *const *next = b->row;
+  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
+  const int32_t d = c * CHUNK;
+  stage_pairs(16, stage, next, d);
+  stage_pairs(16, stage + 2 * TILE_BYTES, next + 32, d);
+  load_sums(t, o, TILE_FLOATS, below, below + TILE_FLOATS);
+  for (int32_t k = 0; k < keys; k += STEP) {
+    next += STEP;
+    for (int32_t half = 0; half < 2; half++, p += HALVES * TILE_BYTES) {
+      const char *pairs = stage + half * 2 * TILE_BYTES;
+      char *to = other + half * 2 * TILE_BYTES;
+      const uint16_t *const *from = next + half * 32;
+      TILE_LOAD(6, pairs);
+      TILE_LOAD(4, p);
+      TILE_PRODUCT(0, 4, 6);
+      stage_pairs(2, to, from, d);
+      TILE_LOAD(7, pairs + TILE_BYTES);
+      TILE_PRODUCT(1, 4, 7);
+      stage_pairs(2, to + 2 * 64, from + 4, d);
+      TILE_LOAD(5, p + apart);
       TILE_PRODUCT(2, 5, 6);
+      stage_pairs(2, to + 4 * 64, from + 8, d);
       TILE_PRODUCT(3, 5, 7);
+      stage_pairs(2, to + 6 * 64, from + 12, d);
+      LOW(TILE_LOAD(4, p + TILE_BYTES);
+      TILE_PRODUCT(0, 4, 6);)
+      stage_pairs(2, to + 8 * 64, from + 16, d);
+      LOW(TILE_PRODUCT(1, 4, 7);)
+      stage_pairs(2, to + 10 * 64, from + 20, d);
+      LOW(TILE_LOAD(5, p + apart + TILE_BYTES);
+      TILE_PRODUCT(2, 5, 6);)
+      stage_pairs(2, to + 12 * 64, from + 24, d);
+      LOW(TILE_PRODUCT(3, 5, 7);)
+      stage_pairs(2, to + 14 * 64, from + 28, d);
     }
+    fetch_ahead(t, 16);
+    char *swap = stage;
+    stage = other;
+    other = swap;
   }
-  TILE_STORE(0, o);
-  TILE_STORE(1, o + TILE_FLOATS);
-  TILE_STORE(2, o + 2 * TILE_FLOATS);
-  TILE_STORE(3, o + 3 * TILE_FLOATS);
+  store_sums(o, TILE_FLOATS, below, below + TILE_FLOATS);
 }
 
-static void values(passage *t, const row_block *b) {
-  const int32_t keys = (b->keys + STEP - 1) / STEP * STEP;
-  char *first = t->stage, *second = t->stage + STAGE_BYTES / 2, *other = t->stage + STAGE_BYTES;
-  stage_pairs(first, b->row, keys, 0);
-  stage_pairs(second, b->row, keys, CHUNK);
-  for (int32_t c = 0; c < D_V / CHUNK; c += 2) {
-    if (c + 2 < D_V / CHUNK) {
-      stage_pairs(other, b->row, keys, (c + 2) * CHUNK);
-      stage_pairs(other + STAGE_BYTES / 2, b->row, keys, (c + 3) * CHUNK);
+/* One vector of rows and the four tiles of chunks c and c + 1; all KV rows, 64 at a time. */
+INLINE void values_1x4(const int twin, passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
+  const char *p = t->p + (int64_t)v * (t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
+  float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
+  const uint16_t *const *next = b->row;
+  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
+  const int32_t d = c * CHUNK;
+  const int low = HALVES == 2 && !twin;
+  stage_pairs_2(16, stage, next, d);
+  stage_pairs_2(16, stage + 4 * TILE_BYTES, next + 32, d);
+  load_sums(t, o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
+  for (int32_t k = 0; k < keys; k += STEP) {
+    next += STEP;
+    for (int32_t half = 0; half < 2; half++, p += HALVES * TILE_BYTES) {
+      const char *pairs = stage + half * 4 * TILE_BYTES;
+      char *to = other + half * 4 * TILE_BYTES;
+      const uint16_t *const *from = next + half * 32;
+      TILE_LOAD(4, p);
+      if (low) TILE_LOAD(5, p + TILE_BYTES);
+      TILE_LOAD(6, pairs);
+      TILE_PRODUCT(0, 4, 6);
+      if (low) TILE_PRODUCT(0, 5, 6);
+      stage_pairs_2(4, to, from, d);
+      TILE_LOAD(7, pairs + TILE_BYTES);
+      TILE_PRODUCT(1, 4, 7);
+      if (low) TILE_PRODUCT(1, 5, 7);
+      stage_pairs_2(4, to + 4 * 64, from + 8, d);
+      TILE_LOAD(6, pairs + 2 * TILE_BYTES);
+      TILE_PRODUCT(2, 4, 6);
+      if (low) TILE_PRODUCT(2, 5, 6);
+      stage_pairs_2(4, to + 8 * 64, from + 16, d);
+      TILE_LOAD(7, pairs + 3 * TILE_BYTES);
+      TILE_PRODUCT(3, 4, 7);
+      if (low) TILE_PRODUCT(3, 5, 7);
+      stage_pairs_2(4, to + 12 * 64, from + 24, d);
     }
+    fetch_ahead(t, 128);
+    char *swap = stage;
+    stage = other;
+    other = swap;
+  }
+  store_sums(o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
+}
+
+static void values(passage *t, const row_block *b, int32_t keys) {
+  for (int32_t c = 0; c < D_V / CHUNK; c += 2) {
     int32_t v = 0;
     for (; v + 1 < t->vectors; v += 2) {
-      values_2x2(t, v, c, first, keys);
-      values_2x2(t, v, c + 1, second, keys);
+      values_2x2(t, b, keys, v, c);
+      values_2x2(t, b, keys, v, c + 1);
     }
-    if (v < t->vectors) values_1x4(t, v, c, first, second, keys);
-    char *swap = first;
-    first = other;
-    other = swap;
-    second = first + STAGE_BYTES / 2;
-    fetch_ahead(t, 128);
+    if (v == t->vectors) continue;
+    if (t->twin) values_1x4(1, t, b, keys, v, c);
+    else values_1x4(0, t, b, keys, v, c);
   }
   t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * D_V;
 }
@@ -499,44 +593,36 @@ static void leave_out_spoilt(passage *t, row_block *b) {
   }
 }
 
-static void compute(passage *t, row_block *b) {
-  const int32_t end = (b->keys + STEP_LOGITS - 1) / STEP_LOGITS * STEP_LOGITS;
-  for (int32_t k = b->keys; k < end; k++) {
-    b->row[k] = zero_row;
-    b->member[k][0] = b->member[k][1] = 0;
-  }
-  t->fetch_key = t->fetch_offset = 0;
-  logits(t, b);
+/* The block's KV rows; `count` of those at `ahead` come next. */
+static void compute(passage *t, const int32_t *ahead, int64_t count) {
+  row_block *b = t->block;
+  if (b->keys == 0) return;
+  const int32_t keys = (b->keys + STEP - 1) / STEP * STEP;
+  for (int32_t k = b->keys; k < keys; k++) b->member[k][0] = b->member[k][1] = 0;
+  for (int32_t k = b->keys; k < keys + STEP; k++) b->row[k] = zero_row;
+  t->ahead = ahead;
+  t->ahead_count = count;
+  t->ahead_offset = 0;
+  logits(t, b, keys);
   if (t->masked) leave_out_spoilt(t, b);
   for (int32_t v = 0; v < t->vectors; v++) {
-    if (t->masked && t->twin) softmax(1, 1, t, b, v);
-    else if (t->masked) softmax(1, 0, t, b, v);
-    else if (t->twin) softmax(0, 1, t, b, v);
-    else softmax(0, 0, t, b, v);
+    if (t->masked && t->twin) softmax(1, 1, t, b, keys, v);
+    else if (t->masked) softmax(1, 0, t, b, keys, v);
+    else if (t->twin) softmax(0, 1, t, b, keys, v);
+    else softmax(0, 0, t, b, keys, v);
   }
-  values(t, b);
+  values(t, b, keys);
   t->begun = 1;
   b->keys = 0;
 }
 
-/* Adds a KV row; member is looked at where masked. */
-INLINE void add_row(passage *t, const uint16_t *row, uint64_t member) {
-  row_block *b = &t->block[t->current];
+/* Adds a KV row, for which there is room; member is looked at where masked. Returns whether the block is full now. */
+INLINE int add_row(passage *t, const uint16_t *row, uint64_t member) {
+  row_block *b = t->block;
   b->row[b->keys] = row;
   b->member[b->keys][0] = (uint32_t)member;
   b->member[b->keys][1] = (uint32_t)(member >> 32);
-  if (++b->keys < KEYS) return;
-  row_block *before = &t->block[1 - t->current];
-  if (before->keys) compute(t, before);
-  t->current = 1 - t->current;
-}
-
-static void add_rest(passage *t) {
-  row_block *before = &t->block[1 - t->current];
-  if (before->keys) compute(t, before);
-  t->current = 1 - t->current;
-  before = &t->block[1 - t->current];
-  if (before->keys) compute(t, before);
+  return ++b->keys == t->window;
 }
 
 /* ---- Output ---------------------------------------------------------------------------------------------------------------- */
@@ -591,21 +677,21 @@ static passage *start_query(const fh_call *call, int32_t rows, int64_t s, void *
 }
 
 static uint64_t finish_query(passage *t, const fh_call *call, int64_t s, int64_t keys) {
-  add_rest(t);
   for (int32_t h = 0; h < call->h_q; h++) finish_row(t, call, h, s, h, keys > 0);
   return 2 * t->executed;
 }
 
-uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, void *memory, int64_t *keys) {
-  const int32_t *list = fhk_list(call, s);
-  const int64_t length = fhk_list_length(call, s);
+uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t then, void *memory, int64_t *keys) {
+  const int32_t *list = fhk_list(call, s), *next = then < call->s_q ? fhk_list(call, then) : NULL;
+  const int64_t length = fhk_list_length(call, s), next_count = next ? fhk_list_length(call, then) : 0;
   passage *t = start_query(call, rows, s, memory);
   tiles_begin();
   for (int64_t j = 0; j < length; j++) {
     if (list[j] < 0 || list[j] >= call->s_kv) continue;
-    add_row(t, call->kv + list[j] * call->kv_stride, 0);
     ++*keys;
+    if (add_row(t, call->kv + list[j] * call->kv_stride, 0)) compute(t, list + j + 1, fhk_clamp(length - j - 1, 0, t->window));
   }
+  compute(t, next, next_count);
   const uint64_t executed = finish_query(t, call, s, *keys);
   tiles_end();
   return executed;
@@ -621,9 +707,10 @@ static uint64_t one_of_group(const fh_call *call, const fhk_group *g, int32_t i,
   passage *t = start_query(call, call->h_q, g->first + i, memory);
   for (int64_t e = 0; e < g->entries; e++) {
     if (!(g->member[e] >> i & 1) || g->token[e] < 0 || g->token[e] >= call->s_kv) continue;
-    add_row(t, call->kv + g->token[e] * call->kv_stride, 0);
     keys++;
+    if (add_row(t, call->kv + g->token[e] * call->kv_stride, 0)) compute(t, NULL, 0);
   }
+  compute(t, NULL, 0);
   return finish_query(t, call, g->first + i, keys);
 }
 
@@ -649,10 +736,11 @@ uint64_t fhk_amx_group(const fh_call *call, const fhk_group *g, void *memory) {
   tiles_begin();
   for (int64_t e = 0; e < g->entries; e++) {
     if (g->token[e] < 0 || g->token[e] >= call->s_kv) continue;
-    add_row(t, call->kv + g->token[e] * call->kv_stride, g->member[e]);
     listing |= g->member[e];
+    if (add_row(t, call->kv + g->token[e] * call->kv_stride, g->member[e]))
+      compute(t, g->token + e + 1, fhk_clamp(g->entries - e - 1, 0, t->window));
   }
-  add_rest(t);
+  compute(t, NULL, 0);
   for (int32_t r = 0; r < t->rows; r++) {
     const int32_t i = r / call->h_q;
     finish_row(t, call, r, g->first + i, r % call->h_q, listing >> i & 1);
@@ -714,8 +802,8 @@ int32_t fhk_amx_built(void) { return 0; }
 int32_t fhk_amx_pays(void) { return 0; }
 uint64_t fhk_amx_query_bytes(const fh_call *call, int32_t rows) { return (void)call, (void)rows, 0; }
 uint64_t fhk_amx_group_bytes(const fh_call *call, int32_t group) { return (void)call, (void)group, 0; }
-uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, void *memory, int64_t *keys) {
-  return (void)call, (void)rows, (void)s, (void)memory, (void)keys, 0;
+uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t then, void *memory, int64_t *keys) {
+  return (void)call, (void)rows, (void)s, (void)then, (void)memory, (void)keys, 0;
 }
 uint64_t fhk_amx_group(const fh_call *call, const fhk_group *group, void *memory) {
   return (void)call, (void)group, (void)memory, 0;

@@ -8,12 +8,12 @@ static void check_zero_heads(void) {
   open_pools(pools, 2);
   for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++) {
     for (int32_t h_pad = 64; h_pad <= 128; h_pad += 64) {
-      attention a = make_attention(3, 100, 8, 512, 96, PADDED, 9);
+      attention a = make_attention(3, 200, 8, 512, 192, PADDED, 9);
       a.call.h_pad = h_pad;
       const fh_counters counters = run_path(&a, pools[isa], FH_PADDED);
-      CHECK_INT(counters.useful_flops, 2ull * 3 * 96 * 8 * 1024);
-      CHECK_INT(counters.executed_flops, 2ull * 3 * 96 * (uint64_t)h_pad * 1024);
-      CHECK_INT(counters.bytes, 3ull * (96 * 1024 + 96 * 4 + 8 * (1024 + 1024 + 4 + 4)));
+      CHECK_INT(counters.useful_flops, 2ull * 3 * 192 * 8 * 1024);
+      CHECK_INT(counters.executed_flops, 2ull * 3 * 192 * (uint64_t)h_pad * 1024);
+      CHECK_INT(counters.bytes, 3ull * (192 * 1024 + 192 * 4 + 8 * (1024 + 1024 + 4 + 4)));
       result got = take_result(&a), want = reference_result(&a, pools[isa]);
       check_result(&a, &got, &want, fhk_cpu_isa_name(isa));
       free_result(&got);
