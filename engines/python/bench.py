@@ -2,15 +2,17 @@
 
     python3 engines/python/bench.py --out results/local/python [--device cuda:0] [--heads 8,16,64] [--rows 1,64,1024,8192]
 
-Needs the package fewhead (an installed wheel, or the folder that `make test-torch` makes on PYTHONPATH) and PyTorch. FlashMLA is taken from
-an installed package that has its operator (flashmla_package.py); without one its columns stay empty and the reason is recorded. Writes
-FOLDER/python.jsonl (a header record, then one record a line) and FOLDER/python.md (the same as tables).
+Needs the package fewhead (an installed wheel, or the folder that `make test-torch` makes on PYTHONPATH) and PyTorch. FlashMLA is
+taken from an installed package that has its operator (flashmla_package.py); without one its columns stay empty and the reason is
+recorded. Writes FOLDER/python.jsonl (a header record, then one record a line) and FOLDER/python.md (the same as tables).
 
 Host cost: time between two calls on an idle queue, 100 calls a sample, median of 21 samples, s_q 1 (a CPU: 0):
-nothing that the device does is waited for. Device time: 10 calls in a CUDA graph, replayed; median of 15 replays, arms in turn, inputs hot; on a CPU the call's own time.
-FlashMLA runs on heads and lists that are padded beforehand; its padding is not timed. Values: all rows of the two are compared with each
-other, up to 64 rows of each with the formula in double. An arm that is off by FlashMLA's tolerances is marked WRONG and gets no time.
+nothing that the device does is waited for. Device time: 10 calls in a CUDA graph, replayed; median of 15 replays, arms in turn,
+inputs hot; on a CPU the call's own time. FlashMLA runs on heads and lists that are padded beforehand; its padding is not timed.
+Values: all rows of the two are compared with each other, up to 64 rows of each with the formula in double. An arm that is off by
+FlashMLA's tolerances is marked WRONG and gets no time.
 """
+
 import argparse
 import json
 import os
@@ -28,10 +30,10 @@ import flashmla_package  # noqa: E402
 from fewhead import _call  # noqa: E402
 from tools import compare, formula  # noqa: E402
 
-CALLS, SAMPLES = 100, 21         # host cost
-GRAPH_CALLS, REPLAYS = 10, 15    # device time
+CALLS, SAMPLES = 100, 21  # host cost
+GRAPH_CALLS, REPLAYS = 10, 15  # device time
 CHECKED_ROWS = 64
-KEPT = 0.9                       # of a row's picks that the next row has too, in lists "local"
+KEPT = 0.9  # of a row's picks that the next row has too, in lists "local"
 SHAPES = ((512, 640), (576, 2048))  # d_qk, topk: V4.1-like and V3.2-like
 LIMIT_US = {"plain": 25.0, "operator": 40.0}
 
@@ -44,7 +46,7 @@ def lists_of(kind, s_q, s_kv, topk, g):
     if kind == "random":
         for a in range(0, s_q, 512):
             scores = torch.rand(min(512, s_q - a), s_kv, generator=g, device=device)
-            indices[a:a + 512, 0, :picked] = scores.topk(picked, dim=1).indices.int()
+            indices[a : a + 512, 0, :picked] = scores.topk(picked, dim=1).indices.int()
         return indices
     score = torch.rand(s_kv, generator=g, device=device)
     changed = max(1, round((1 - KEPT) * s_kv))
@@ -61,9 +63,14 @@ def inputs(device, h_q, s_q, d_qk, topk, kind, s_kv):
     def draw(*shape):
         return torch.randn(*shape, generator=g, device=device).to(torch.bfloat16)
 
-    return {"q": draw(s_q, h_q, d_qk), "kv": draw(s_kv, 1, d_qk), "indices": lists_of(kind, s_q, s_kv, topk, g), "sm_scale": d_qk ** -0.5,
-            "attn_sink": torch.randn(h_q, generator=g, device=device),
-            "topk_length": torch.randint(topk // 2, topk + 1, (s_q,), generator=g, device=device, dtype=torch.int32)}
+    return {
+        "q": draw(s_q, h_q, d_qk),
+        "kv": draw(s_kv, 1, d_qk),
+        "indices": lists_of(kind, s_q, s_kv, topk, g),
+        "sm_scale": d_qk**-0.5,
+        "attn_sink": torch.randn(h_q, generator=g, device=device),
+        "topk_length": torch.randint(topk // 2, topk + 1, (s_q,), generator=g, device=device, dtype=torch.int32),
+    }
 
 
 def synchronize(device):
@@ -92,14 +99,35 @@ def host_us(function, device):
 def c_call(arguments):
     """The C function alone, on a call that is filled in already: what Python adds is the difference."""
     a = arguments
-    given = (a["q"], a["kv"], a["indices"], a["sm_scale"], 512, a["attn_sink"], a["topk_length"], None, "gather", None, None, False, None)
+    given = (
+        a["q"],
+        a["kv"],
+        a["indices"],
+        a["sm_scale"],
+        512,
+        a["attn_sink"],
+        a["topk_length"],
+        None,
+        "gather",
+        None,
+        None,
+        False,
+        None,
+    )
     entry = _call._prepare(*given)
     held = [torch.empty(max(entry.workspace_bytes, 1), dtype=torch.uint8, device=entry.device)]
-    held += [torch.empty(shape, dtype=dtype, device=entry.device) for shape, dtype in (
-        (entry.out_shape, torch.bfloat16), (entry.statistics_shape, torch.float32), (entry.statistics_shape, torch.float32))]
+    held += [
+        torch.empty(shape, dtype=dtype, device=entry.device)
+        for shape, dtype in (
+            (entry.out_shape, torch.bfloat16),
+            (entry.statistics_shape, torch.float32),
+            (entry.statistics_shape, torch.float32),
+        )
+    ]
     c = entry.call
     c.q, c.kv, c.indices, c.attn_sink, c.topk_length = (
-        a[name].data_ptr() for name in ("q", "kv", "indices", "attn_sink", "topk_length"))
+        a[name].data_ptr() for name in ("q", "kv", "indices", "attn_sink", "topk_length")
+    )
     c.workspace, c.out, c.max_logits, c.lse = (t.data_ptr() for t in held)
     if entry.index is not None:
         c.stream = _call.current_stream(entry.index)
@@ -110,7 +138,11 @@ def host_costs(device, flashmla):
     """One record for each way to call. A CPU is given no rows, since it computes before it returns."""
     s_q = 1 if device.type == "cuda" else 0
     arguments = inputs(device, 8, s_q, 512, 640, "random", 1024)
-    by_place = [arguments[name] for name in ("q", "kv", "indices", "sm_scale")] + [512, arguments["attn_sink"], arguments["topk_length"]]
+    by_place = [arguments[name] for name in ("q", "kv", "indices", "sm_scale")] + [
+        512,
+        arguments["attn_sink"],
+        arguments["topk_length"],
+    ]
     out = torch.empty(s_q, 8, 512, dtype=torch.bfloat16, device=device)
     operator = torch.ops.fewhead.flash_mla_sparse_fwd
     ways = {
@@ -142,13 +174,15 @@ def host_costs(device, flashmla):
 
 
 def replayable(function, device):
-    """A function that runs `function` and returns the microseconds of one call: on CUDA of GRAPH_CALLS calls in a graph, or in a row where
-    they cannot be captured; then the host's share is in the time."""
+    """A function that runs `function` and returns the microseconds of one call: on CUDA of GRAPH_CALLS calls in a graph, or in a
+    row where they cannot be captured; then the host's share is in the time."""
     if device.type == "cpu":
+
         def run():
             began = time.perf_counter_ns()
             function()
             return (time.perf_counter_ns() - began) / 1000
+
         return run
 
     def in_a_row():
@@ -177,6 +211,7 @@ def replayable(function, device):
         stop.record()
         stop.synchronize()
         return start.elapsed_time(stop) * 1000 / GRAPH_CALLS
+
     return run
 
 
@@ -193,7 +228,7 @@ def median_times(arms, device):
 
 
 def checked(results, want, rows):
-    """"ok", or what is off."""
+    """What is off in the results of these rows; "ok" where nothing is."""
     try:
         compare(tuple(t[rows] for t in results), want)
     except AssertionError as error:
@@ -205,11 +240,23 @@ def one_case(device, flashmla, unit, h_q, s_q, d_qk, topk, kind):
     s_kv = max(8192, topk)
     arguments = inputs(device, h_q, s_q, d_qk, topk, kind, s_kv)
     rows = torch.linspace(0, s_q - 1, min(s_q, CHECKED_ROWS), device=device).long()
-    want = formula(arguments["q"][rows], arguments["kv"], arguments["indices"][rows], arguments["sm_scale"], arguments["topk_length"][rows],
-                   arguments["attn_sink"])
-    make_plan = lambda: fewhead.Plan(arguments["indices"], s_kv=s_kv, h_q=h_q, d_qk=d_qk, topk_length=arguments["topk_length"])  # noqa: E731
+    want = formula(
+        arguments["q"][rows],
+        arguments["kv"],
+        arguments["indices"][rows],
+        arguments["sm_scale"],
+        arguments["topk_length"][rows],
+        arguments["attn_sink"],
+    )
+
+    def make_plan():
+        return fewhead.Plan(arguments["indices"], s_kv=s_kv, h_q=h_q, d_qk=d_qk, topk_length=arguments["topk_length"])
+
     plan = make_plan()
-    arms = {"auto": lambda: fewhead.flash_mla_sparse_fwd(**arguments), "auto, plan given": lambda: fewhead.flash_mla_sparse_fwd(**arguments, plan=plan)}
+    arms = {
+        "auto": lambda: fewhead.flash_mla_sparse_fwd(**arguments),
+        "auto, plan given": lambda: fewhead.flash_mla_sparse_fwd(**arguments, plan=plan),
+    }
     for path in ("gather", "padded"):
         arms[path] = lambda path=path: fewhead.flash_mla_sparse_fwd(**arguments, path=path)
     record = {"kind": "case", "h_q": h_q, "s_q": s_q, "s_kv": s_kv, "d_qk": d_qk, "topk": topk, "lists": kind, "values": {}}
@@ -221,8 +268,10 @@ def one_case(device, flashmla, unit, h_q, s_q, d_qk, topk, kind):
         out, max_logits, lse = theirs()[:3]
         result = out[:, :h_q], max_logits[:, :h_q] * unit, lse[:, :h_q] * unit
         record["values"]["FlashMLA"] = checked(result, want, rows)
-        record["largest_difference"] = {name: (a.float() - b.float()).abs().nan_to_num(0).max().item()
-                                        for name, a, b in zip(("out", "max_logits", "lse"), ours, result)}
+        record["largest_difference"] = {
+            name: (a.float() - b.float()).abs().nan_to_num(0).max().item()
+            for name, a, b in zip(("out", "max_logits", "lse"), ours, result)
+        }
         arms["FlashMLA"] = theirs
     good = {name: arm for name, arm in arms.items() if record["values"][name] == "ok"}
     record["us"] = median_times({**good, "plan": make_plan}, device)
@@ -237,36 +286,73 @@ def one_case(device, flashmla, unit, h_q, s_q, d_qk, topk, kind):
 
 def header(device, flashmla, why):
     known = fewhead.describe(device)
-    return {"kind": "header", "fewhead": fewhead.build_info(), "pytorch": torch.__version__, "device": known["name"], "driver": known["driver"],
-            "flashmla": why if flashmla is None else f"{why}: {flashmla}", "python": sys.version.split()[0],
-            "command": " ".join([os.path.basename(sys.executable)] + sys.argv), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    return {
+        "kind": "header",
+        "fewhead": fewhead.build_info(),
+        "pytorch": torch.__version__,
+        "device": known["name"],
+        "driver": known["driver"],
+        "flashmla": why if flashmla is None else f"{why}: {flashmla}",
+        "python": sys.version.split()[0],
+        "command": " ".join([os.path.basename(sys.executable)] + sys.argv),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 def table(head, rows):
-    return "\n".join(["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)] + ["| " + " | ".join(row) + " |" for row in rows])
+    return "\n".join(
+        ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)] + ["| " + " | ".join(row) + " |" for row in rows]
+    )
 
 
 def markdown(records):
     head, host, cases = records[0], [r for r in records if r["kind"] == "host"], [r for r in records if r["kind"] == "case"]
     parts = [f"# The Python package on {head['device']}", "\n".join(f"- {name}: {head[name]}" for name in head if name != "kind")]
-    parts += [f"## Host cost of a call (s_q {host[0]['s_q']}, 8 heads, topk 640), microseconds", table(
-        ("call", "median", "least", "most", "wanted at most"),
-        [(r["call"], *(f"{r[n]:.2f}" for n in ("median_us", "least_us", "most_us")), f"{r['limit_us']:.0f}" if "limit_us" in r else "") for r in host])]
+    parts += [
+        f"## Host cost of a call (s_q {host[0]['s_q']}, 8 heads, topk 640), microseconds",
+        table(
+            ("call", "median", "least", "most", "wanted at most"),
+            [
+                (
+                    r["call"],
+                    *(f"{r[n]:.2f}" for n in ("median_us", "least_us", "most_us")),
+                    f"{r['limit_us']:.0f}" if "limit_us" in r else "",
+                )
+                for r in host
+            ],
+        ),
+    ]
     for lists in dict.fromkeys(r["lists"] for r in cases):
         for d_qk, topk in dict.fromkeys((r["d_qk"], r["topk"]) for r in cases):
             chosen = [r for r in cases if (r["lists"], r["d_qk"], r["topk"]) == (lists, d_qk, topk)]
             if not chosen:
                 continue
-            arms = [name for name in ("FlashMLA", "auto", "auto, plan given", "plan", "gather", "padded") if any(name in r["us"] for r in chosen)]
+            arms = [
+                name
+                for name in ("FlashMLA", "auto", "auto, plan given", "plan", "gather", "padded")
+                if any(name in r["us"] for r in chosen)
+            ]
             rows = []
             for r in chosen:
                 wrong = [f"{name} {text}" for name, text in r["values"].items() if text != "ok"]
-                ratio = f"{r['us']['FlashMLA'][0] / r['us']['auto'][0]:.2f}" if "FlashMLA" in r["us"] and "auto" in r["us"] else ""
-                rows.append((str(r["h_q"]), str(r["s_q"]), *(f"{r['us'][a][0]:.1f}" if a in r["us"] else "" for a in arms), ratio,
-                             f"{r['largest_difference']['out']:.2e}" if "largest_difference" in r else "", "; ".join(wrong) or "ok",
-                             ", ".join(r["auto_ran"])))
-            parts += [f"## Lists {lists}, d_qk {d_qk}, topk {topk}: microseconds a call, median", table(
-                ("h_q", "s_q", *arms, "FlashMLA / auto", "largest difference of out", "values", "auto ran"), rows)]
+                ratio = (
+                    f"{r['us']['FlashMLA'][0] / r['us']['auto'][0]:.2f}" if "FlashMLA" in r["us"] and "auto" in r["us"] else ""
+                )
+                rows.append(
+                    (
+                        str(r["h_q"]),
+                        str(r["s_q"]),
+                        *(f"{r['us'][a][0]:.1f}" if a in r["us"] else "" for a in arms),
+                        ratio,
+                        f"{r['largest_difference']['out']:.2e}" if "largest_difference" in r else "",
+                        "; ".join(wrong) or "ok",
+                        ", ".join(r["auto_ran"]),
+                    )
+                )
+            parts += [
+                f"## Lists {lists}, d_qk {d_qk}, topk {topk}: microseconds a call, median",
+                table(("h_q", "s_q", *arms, "FlashMLA / auto", "largest difference of out", "values", "auto ran"), rows),
+            ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -302,7 +388,7 @@ def main():
 
     with torch.inference_mode():
         records += host_costs(device, flashmla)
-        for d_qk, topk in SHAPES[:args.shapes]:
+        for d_qk, topk in SHAPES[: args.shapes]:
             for kind in args.lists.split(","):
                 for h_q in args.heads:
                     for s_q in args.rows:
@@ -311,12 +397,19 @@ def main():
                             continue
                         records.append(one_case(device, flashmla, unit, h_q, s_q, d_qk, topk, kind))
                         r = records[-1]
-                        print(f"case  d {d_qk} topk {topk} {kind} h_q {h_q} s_q {s_q}: " + ", ".join(f"{n} {t[0]:.1f}" for n, t in r["us"].items()),
-                              *(f"{n} {t}" for n, t in r["values"].items() if t != "ok"), flush=True)
+                        print(
+                            f"case  d {d_qk} topk {topk} {kind} h_q {h_q} s_q {s_q}: "
+                            + ", ".join(f"{n} {t[0]:.1f}" for n, t in r["us"].items()),
+                            *(f"{n} {t}" for n, t in r["values"].items() if t != "ok"),
+                            flush=True,
+                        )
                         write()
     write()
     wrong = [r for r in records if r["kind"] == "case" and any(text != "ok" for text in r["values"].values())]
-    print(f"{len(records) - 1} records in {args.out}; {len(wrong)} cases with wrong values; {left_out} cases not begun in {args.seconds:.0f} s")
+    print(
+        f"{len(records) - 1} records in {args.out}; {len(wrong)} cases with wrong values; "
+        f"{left_out} cases not begun in {args.seconds:.0f} s"
+    )
     return 1 if wrong else 0
 
 

@@ -1,11 +1,12 @@
 """Builds the Python package: a folder to import from, or a wheel. Also the build back end that pip calls (pyproject.toml).
 
-    python3 package.py stage FOLDER    FOLDER/fewhead: the package, the generated _abi.py and the library; FOLDER goes on PYTHONPATH
-    python3 package.py wheel FOLDER    FOLDER/fewhead-VERSION-py3-none-PLATFORM.whl, of the same files
+    python3 package.py stage FOLDER    FOLDER/fewhead: the package, the generated _abi.py and the library; FOLDER goes on
+    PYTHONPATH python3 package.py wheel FOLDER    FOLDER/fewhead-VERSION-py3-none-PLATFORM.whl, of the same files
 
-Both take the library that --library names, FEWHEAD_LIB, or build/libfewhead.so of the checkout; `make` builds it. Python 3.9 or newer and
-objdump (binutils) are needed, nothing else: the package compiles nothing.
+Both take the library that --library names, FEWHEAD_LIB, or build/libfewhead.so of the checkout; `make` builds it. Python 3.9 or
+newer and objdump (binutils) are needed, nothing else: the package compiles nothing.
 """
+
 import argparse
 import base64
 import hashlib
@@ -44,7 +45,7 @@ def library_path(given=None):
 
 
 def version():
-    """"0.2.0", from FH_VERSION of the header."""
+    """ "0.2.0", from FH_VERSION of the header."""
     with open(HEADER, encoding="utf-8") as f:
         number = abi.Header(f.read()).constants["FH_VERSION"]
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
@@ -76,7 +77,7 @@ def foreign_libraries(headers):
 
 
 def platform_tag(library):
-    """"manylinux_2_34_x86_64": the oldest platform whose glibc has every symbol that the library asks for."""
+    """ "manylinux_2_34_x86_64": the oldest platform whose glibc has every symbol that the library asks for."""
     foreign = foreign_libraries(objdump("-p", library))
     if foreign:
         raise BuildError(f"{library} needs {', '.join(foreign)}, which not every Linux has: wanted glibc's libraries alone")
@@ -93,7 +94,9 @@ def stage(folder, library=None):
     package = os.path.join(folder, "fewhead")
     os.makedirs(folder, exist_ok=True)
     shutil.rmtree(package, ignore_errors=True)
-    shutil.copytree(os.path.join(HERE, "src", "fewhead"), package, ignore=shutil.ignore_patterns("__pycache__", "_abi.py", "*.so"))
+    shutil.copytree(
+        os.path.join(HERE, "src", "fewhead"), package, ignore=shutil.ignore_patterns("__pycache__", "_abi.py", "*.so")
+    )
     abi.generate(HEADER, os.path.join(package, "_abi.py"))
     shutil.copyfile(library, os.path.join(package, LIBRARY_NAME))
     return package
@@ -102,9 +105,11 @@ def stage(folder, library=None):
 def metadata():
     with open(os.path.join(HERE, "README.md"), encoding="utf-8") as f:
         readme = f.read()
-    return (f"Metadata-Version: 2.1\nName: fewhead\nVersion: {version()}\n"
-            "License: MIT\nSummary: Sparse MLA prefill for few query heads: FlashMLA's flash_mla_sparse_fwd for 1 to 128 heads\n"
-            f"Requires-Python: >=3.9\nRequires-Dist: torch>={MIN_TORCH}\nDescription-Content-Type: text/markdown\n\n{readme}")
+    return (
+        f"Metadata-Version: 2.1\nName: fewhead\nVersion: {version()}\n"
+        "License: MIT\nSummary: Sparse MLA prefill for few query heads: FlashMLA's flash_mla_sparse_fwd for 1 to 128 heads\n"
+        f"Requires-Python: >=3.9\nRequires-Dist: torch>={MIN_TORCH}\nDescription-Content-Type: text/markdown\n\n{readme}"
+    )
 
 
 def add(archive, name, data, record):
@@ -133,7 +138,12 @@ def wheel(folder, library=None):
         add(archive, f"{info}/METADATA", metadata().encode(), record)
         with open(os.path.join(CHECKOUT, "LICENSE"), "rb") as f:
             add(archive, f"{info}/LICENSE", f.read(), record)
-        add(archive, f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: fewhead\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), record)
+        add(
+            archive,
+            f"{info}/WHEEL",
+            f"Wheel-Version: 1.0\nGenerator: fewhead\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
+            record,
+        )
         lines = "\n".join(record + [f"{info}/RECORD,,", ""])
         add(archive, f"{info}/RECORD", lines.encode(), record)
     os.replace(path + ".part", path)

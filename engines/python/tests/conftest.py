@@ -1,4 +1,5 @@
 """What the tests share: devices, inputs, the formula in double, and the comparison."""
+
 import os
 import sys
 

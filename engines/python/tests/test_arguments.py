@@ -1,4 +1,5 @@
 """Every wrong argument: the exception, and the line that names what was given and what was wanted; nothing is written."""
+
 import ctypes
 import math
 import mmap
@@ -28,6 +29,7 @@ def with_(**changes):
 
 class Fraction512:
     """No number at all, though it has an int."""
+
     def __int__(self):
         return 512
 
@@ -40,10 +42,15 @@ WRONG = [
     ("q", lambda t: t[..., :500], ValueError, r"q: got shape \[5, 8, 500\], wanted \[s_q, h_q, 512 or 576\]"),
     ("q", lambda t: t[:, :0], ValueError, r"h_q: got 0, wanted 1 \.\. 128"),
     ("q", lambda t: t[:, :1].expand(5, 129, 512), ValueError, r"h_q: got 129, wanted 1 \.\. 128"),
-    ("q", lambda t: t[:, :1].expand(5, 2 ** 32 + 8, 512), ValueError, r"h_q: got 4294967304, wanted 1 \.\. 128"),
+    ("q", lambda t: t[:, :1].expand(5, 2**32 + 8, 512), ValueError, r"h_q: got 4294967304, wanted 1 \.\. 128"),
     ("q", lambda t: t.to("meta"), TypeError, "q: got a meta tensor"),
     ("q", lambda t: t.to_sparse(), TypeError, "q: got Tensor of layout torch.sparse_coo, wanted a plain strided tensor"),
-    ("q", lambda t: t.transpose(1, 2).contiguous().transpose(1, 2), ValueError, "q: got stride 8 in the last dimension, wanted 1"),
+    (
+        "q",
+        lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
+        ValueError,
+        "q: got stride 8 in the last dimension, wanted 1",
+    ),
     ("q", lambda t: t.detach().clone().requires_grad_(), ValueError, "q: got a tensor that requires grad"),
     ("kv", lambda t: t[:, 0], ValueError, r"kv: got shape \[40, 512\], wanted \[s_kv, 1, 512\]"),
     ("kv", lambda t: t.expand(40, 2, 512), ValueError, r"kv: got shape \[40, 2, 512\], wanted \[s_kv, 1, 512\]"),
@@ -56,7 +63,12 @@ WRONG = [
     ("indices", lambda t: t[..., ::2], ValueError, "indices: got stride 2 in the last dimension, wanted 1"),
     ("topk_length", lambda t: t[:4], ValueError, r"topk_length: got shape \[4\], wanted \[5\]"),
     ("topk_length", lambda t: t.long(), TypeError, "topk_length: got torch.int64, wanted torch.int32"),
-    ("topk_length", lambda t: t.repeat_interleave(2)[::2], ValueError, "topk_length: got stride 2 in the last dimension, wanted 1"),
+    (
+        "topk_length",
+        lambda t: t.repeat_interleave(2)[::2],
+        ValueError,
+        "topk_length: got stride 2 in the last dimension, wanted 1",
+    ),
     ("topk_length", 7, TypeError, "topk_length: got int, wanted a torch.Tensor"),
     ("attn_sink", lambda t: t[:7], ValueError, r"attn_sink: got shape \[7\], wanted \[8\]"),
     ("attn_sink", lambda t: t.double(), TypeError, "attn_sink: got torch.float64, wanted torch.float32"),
@@ -75,8 +87,8 @@ WRONG = [
     ("d_v", "512", TypeError, "d_v: got str, wanted an int"),
     ("d_v", torch.tensor(512), TypeError, "d_v: got Tensor, wanted an int"),
     ("d_v", Fraction512, TypeError, "d_v: got Fraction512, wanted an int"),
-    ("d_v", 2 ** 32 + 512, ValueError, "d_v: got 4294967808, wanted 512"),
-    ("d_v", 2 ** 64 + 512, ValueError, "d_v: got 18446744073709552128, wanted 512"),
+    ("d_v", 2**32 + 512, ValueError, "d_v: got 4294967808, wanted 512"),
+    ("d_v", 2**64 + 512, ValueError, "d_v: got 18446744073709552128, wanted 512"),
     ("d_v", -512, ValueError, "d_v: got -512, wanted 512"),
     ("d_v", 576, ValueError, "d_v: got 576, wanted 512"),
     ("path", "fast", ValueError, "path: got 'fast', wanted one of auto, reference, padded, gather, packed"),
@@ -110,12 +122,15 @@ def test_refused(name, value, exception, text):
     compare(call(good), wanted(good))
 
 
-@pytest.mark.parametrize("make, exception, text", [
-    (lambda: canary().float(), TypeError, "out: got torch.float32, wanted torch.bfloat16"),
-    (lambda: canary(h_q=9), ValueError, r"out: got shape \[5, 9, 512\], wanted \[5, 8, 512\]"),
-    (lambda: canary(1).expand(5, 8, 512), ValueError, "out: got strides 0, 512"),
-    (lambda: canary().to("meta"), TypeError, "out: got a meta tensor"),
-])
+@pytest.mark.parametrize(
+    "make, exception, text",
+    [
+        (lambda: canary().float(), TypeError, "out: got torch.float32, wanted torch.bfloat16"),
+        (lambda: canary(h_q=9), ValueError, r"out: got shape \[5, 9, 512\], wanted \[5, 8, 512\]"),
+        (lambda: canary(1).expand(5, 8, 512), ValueError, "out: got strides 0, 512"),
+        (lambda: canary().to("meta"), TypeError, "out: got a meta tensor"),
+    ],
+)
 def test_refused_out(make, exception, text):
     with pytest.raises(exception, match=text):
         call(small(CPU), out=make())
@@ -159,8 +174,10 @@ def test_a_flag_is_not_taken_for_an_equal_number():
 
 def test_strides_beyond_32_bits():
     """Two rows of q 2^31 + 64 elements apart, on memory that is mapped and never touched in between."""
-    stride, rows = 2 ** 31 + 64, 2
-    memory = mmap.mmap(-1, (stride * (rows - 1) + 8 * 512) * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # no reserve
+    stride, rows = 2**31 + 64, 2
+    memory = mmap.mmap(
+        -1, (stride * (rows - 1) + 8 * 512) * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+    )  # no reserve
     flat = torch.frombuffer(memory, dtype=torch.bfloat16)
     arguments = small(CPU, s_q=rows)
     q = flat.as_strided((rows, 8, 512), (stride, 512, 1))
@@ -208,7 +225,7 @@ def test_subclasses_with_memory_of_their_own():
 PLANS = [
     ({"indices": [[1]]}, TypeError, "indices: got list, wanted a torch.Tensor"),
     ({"s_kv": -1}, ValueError, r"s_kv: got -1, wanted 0 \.\. "),
-    ({"s_kv": 2 ** 32 + 40}, ValueError, r"s_kv: got 4294967336, wanted 0 \.\. 2147483647"),
+    ({"s_kv": 2**32 + 40}, ValueError, r"s_kv: got 4294967336, wanted 0 \.\. 2147483647"),
     ({"s_kv": 40.0}, TypeError, "s_kv: got float, wanted an int"),
     ({"h_q": 0}, ValueError, r"h_q: got 0, wanted 1 \.\. 128"),
     ({"h_q": True}, TypeError, "h_q: got bool, wanted an int"),
@@ -230,8 +247,11 @@ def test_refused_plans(change, exception, text):
 def test_plans_of_other_sizes():
     arguments = small(CPU)
     lists = {"topk_length": arguments["topk_length"]}
-    for other in (fewhead.Plan(arguments["indices"], s_kv=41, h_q=8, **lists), fewhead.Plan(arguments["indices"], s_kv=40, h_q=16, **lists),
-                  fewhead.Plan(arguments["indices"][:4], s_kv=40, h_q=8, topk_length=lists["topk_length"][:4])):
+    for other in (
+        fewhead.Plan(arguments["indices"], s_kv=41, h_q=8, **lists),
+        fewhead.Plan(arguments["indices"], s_kv=40, h_q=16, **lists),
+        fewhead.Plan(arguments["indices"][:4], s_kv=40, h_q=8, topk_length=lists["topk_length"][:4]),
+    ):
         with pytest.raises(ValueError, match=r"plan\.\w+: got \d+, wanted the call's \d+"):
             call(arguments, path="packed", plan=other)
 
@@ -239,6 +259,7 @@ def test_plans_of_other_sizes():
 def test_declared_types_take_whole_pointers():
     """Without declared types ctypes cuts pointers to 32 bits."""
     from fewhead import _abi, _library
+
     for name in _abi.FUNCTIONS:
         assert getattr(_library.lib, name).argtypes is not None, name
     assert dict(_abi.fh_call._fields_)["q"] is ctypes.c_void_p

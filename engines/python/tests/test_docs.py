@@ -1,4 +1,5 @@
 """docs/engine.md: the Python that it shows runs as it stands, and the C++ compiles."""
+
 import os
 import re
 import shutil
@@ -21,8 +22,12 @@ def blocks(language):
 
 def test_python_runs():
     arguments = small(CPU, s_q=8)
-    names = {**arguments, "padded_q": torch.full((12, 64, 512), float("nan"), dtype=torch.bfloat16), "padded_sink": torch.zeros(64),
-             "padded_out": torch.full((12, 64, 512), 7.0, dtype=torch.bfloat16)}
+    names = {
+        **arguments,
+        "padded_q": torch.full((12, 64, 512), float("nan"), dtype=torch.bfloat16),
+        "padded_sink": torch.zeros(64),
+        "padded_out": torch.full((12, 64, 512), 7.0, dtype=torch.bfloat16),
+    }
     names["padded_q"][2:10, :8] = arguments["q"]
     shown = blocks("python")
     assert len(shown) >= 5
@@ -37,8 +42,27 @@ def test_python_runs():
 
 @pytest.mark.skipif(not shutil.which("c++"), reason="not run here: no C++ compiler")
 def test_cpp_compiles():
-    stand_ins = "typedef struct CUstream_st *cudaStream_t;\n#include <cstdint>\nstruct Arena { void *take(uint64_t bytes, uint64_t alignment); };\n"
+    stand_ins = (
+        "#include <cstdint>\ntypedef struct CUstream_st *cudaStream_t;\n"
+        "struct Arena { void *take(uint64_t bytes, uint64_t alignment); };\n"
+    )
     shown = blocks("cpp")
     assert len(shown) == 1
-    subprocess.run(["c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", "-I",
-                    os.path.dirname(package.HEADER), "-"], input=stand_ins + shown[0], text=True, check=True)
+    subprocess.run(
+        [
+            "c++",
+            "-std=c++17",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsyntax-only",
+            "-x",
+            "c++",
+            "-I",
+            os.path.dirname(package.HEADER),
+            "-",
+        ],
+        input=stand_ins + shown[0],
+        text=True,
+        check=True,
+    )

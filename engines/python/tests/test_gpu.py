@@ -1,4 +1,5 @@
 """What only a GPU shows: streams, graphs, several devices, and FlashMLA itself beside fewhead."""
+
 import gc
 
 import pytest
@@ -6,7 +7,6 @@ import torch
 
 import fewhead
 from tools import call, compare, o1, paths, small, wanted
-
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda:0")
@@ -21,14 +21,18 @@ def assert_o1(results):
 
 def poison(kinds):
     """Take memory of the same sizes on the current stream and fill it with what would be seen: NaN, lists of row 7, ones."""
-    return [torch.empty(shape, dtype=dtype, device=GPU).fill_(255 if dtype == torch.uint8 else 7 if dtype == torch.int32 else float("nan"))
-            for shape, dtype in kinds]
+    return [
+        torch.empty(shape, dtype=dtype, device=GPU).fill_(
+            255 if dtype == torch.uint8 else 7 if dtype == torch.int32 else float("nan")
+        )
+        for shape, dtype in kinds
+    ]
 
 
 @pytest.mark.parametrize("path", ["auto", "gather", "packed"])
 def test_tensors_dropped_while_a_side_stream_sleeps(path):
-    """200 times: tensors and plan of the default stream, the call on a side stream behind a sleep of 20 ms, everything dropped at once,
-    and the same sizes taken and filled with NaN on the default stream."""
+    """200 times: tensors and plan of the default stream, the call on a side stream behind a sleep of 20 ms, everything dropped at
+    once, and the same sizes taken and filled with NaN on the default stream."""
     side, plans = torch.cuda.Stream(), path != "gather"
     fewhead.prepare(GPU)
     reserved = []
@@ -39,7 +43,9 @@ def test_tensors_dropped_while_a_side_stream_sleeps(path):
         with torch.cuda.stream(side):
             torch.cuda._sleep(SLEEP_CYCLES)
             results = call(arguments, path=path, plan=plan)
-        kinds = [(t.shape, t.dtype) for t in list(arguments.values()) + ([plan.memory] if plan else []) if isinstance(t, torch.Tensor)]
+        kinds = [
+            (t.shape, t.dtype) for t in list(arguments.values()) + ([plan.memory] if plan else []) if isinstance(t, torch.Tensor)
+        ]
         del arguments, plan
         taken = poison(kinds)
         side.synchronize()
@@ -103,7 +109,11 @@ def test_graph(path):
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        plan = fewhead.Plan(arguments["indices"], s_kv=200, h_q=8, topk_length=arguments["topk_length"], path=path) if path == "packed" else None
+        plan = (
+            fewhead.Plan(arguments["indices"], s_kv=200, h_q=8, topk_length=arguments["topk_length"], path=path)
+            if path == "packed"
+            else None
+        )
         results = call(arguments, path=path, out=out, plan=plan)
     for seed in (2, 3):
         for name, t in small(GPU, s_q=40, s_kv=200, topk=64, seed=seed).items():
@@ -117,6 +127,7 @@ def test_graph(path):
 
 def test_a_device_is_not_opened_inside_of_a_capture():
     from fewhead import _call, _devices
+
     opened = _devices._handles.pop(GPU, None)
     _call._local.thread.entries.clear()
     arguments = small(GPU)
@@ -174,6 +185,7 @@ def test_another_device_than_the_current_one():
 @TWO
 def test_both_devices_from_threads():
     import threading
+
     good = []
 
     def work(index):

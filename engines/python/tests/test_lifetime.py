@@ -1,4 +1,5 @@
 """Threads, garbage collection, fork, and what is counted meanwhile."""
+
 import gc
 import multiprocessing
 import os
@@ -79,6 +80,7 @@ def test_a_call_inside_a_call():
 
     class Scale(float):
         """Its hash is asked for while the call's key is built and looked up."""
+
         def __hash__(self):
             bomb = Bomb()
             del bomb
@@ -118,6 +120,7 @@ def test_nothing_is_kept_alive():
 
 def test_many_shapes_do_not_pile_up(monkeypatch):
     from fewhead import _call
+
     monkeypatch.setattr(_call, "MAX_ENTRIES", 4)
     arguments = o1(CPU, s_q=10)
     for s_q in range(1, 10):
@@ -227,13 +230,16 @@ def test_declined_calls_are_counted_with_their_reasons():
     declined = fewhead.stats()["declined"]
     assert sorted(declined.values()) == [1, 1, 2]
     assert declined["TypeError: indices: got torch.int64, wanted torch.int32"] == 1
-    assert any(text.startswith("NotImplementedError: row_invariant: got 1 on path packed") and n == 2 for text, n in declined.items())
+    assert any(
+        text.startswith("NotImplementedError: row_invariant: got 1 on path packed") and n == 2 for text, n in declined.items()
+    )
     assert any(text.startswith("Plan: ValueError: s_kv: got -1") for text in declined)
     assert sum(fewhead.stats()["calls"].values()) == 0
 
 
 def test_reasons_do_not_pile_up():
     from fewhead import _stats
+
     fewhead.reset_stats()
     arguments = small(CPU)
     for number in range(_stats.MAX_REASONS + 20):

@@ -1,4 +1,5 @@
 """The registered operators: the same results, the fake implementations, torch.compile in one graph."""
+
 import pytest
 import torch
 
@@ -12,7 +13,9 @@ ORDER = ("q", "kv", "indices", "sm_scale")
 
 def operator(arguments, **options):
     """The operator with d_v and the optional tensors by place."""
-    return OPERATOR(*(arguments[name] for name in ORDER), 512, arguments.get("attn_sink"), arguments.get("topk_length"), **options)
+    return OPERATOR(
+        *(arguments[name] for name in ORDER), 512, arguments.get("attn_sink"), arguments.get("topk_length"), **options
+    )
 
 
 def test_same_bits_as_the_plain_function(device):
@@ -24,8 +27,9 @@ def test_same_bits_as_the_plain_function(device):
 def test_out(device):
     arguments = small(device)
     out = torch.full((5, 64, 512), 7.0, dtype=torch.bfloat16, device=device)
-    max_logits, lse = torch.ops.fewhead.flash_mla_sparse_fwd_out(*(arguments[name] for name in ORDER), 512, arguments["attn_sink"],
-                                                                 arguments["topk_length"], out=out[:, :8])
+    max_logits, lse = torch.ops.fewhead.flash_mla_sparse_fwd_out(
+        *(arguments[name] for name in ORDER), 512, arguments["attn_sink"], arguments["topk_length"], out=out[:, :8]
+    )
     compare((out[:, :8], max_logits, lse), wanted(arguments))
     assert (out[:, 8:] == 7).all()
 
@@ -43,12 +47,15 @@ def test_plan_and_costs(device):
     compare(operator(arguments, costs=[number for cost in fewhead.default_costs(device) for number in cost]), wanted(arguments))
 
 
-@pytest.mark.parametrize("options, exception, text", [
-    ({"path": "fast"}, ValueError, "path: got 'fast'"),
-    ({"costs": [1.0]}, ValueError, "costs: got 1 numbers, wanted 12"),
-    ({"plan": torch.zeros(9, dtype=torch.uint8)}, ValueError, "plan: got memory of no plan of this call's sizes"),
-    ({"plan": torch.zeros(9)}, TypeError, "plan: got torch.float32, wanted the memory of a fewhead.Plan"),
-])
+@pytest.mark.parametrize(
+    "options, exception, text",
+    [
+        ({"path": "fast"}, ValueError, "path: got 'fast'"),
+        ({"costs": [1.0]}, ValueError, "costs: got 1 numbers, wanted 12"),
+        ({"plan": torch.zeros(9, dtype=torch.uint8)}, ValueError, "plan: got memory of no plan of this call's sizes"),
+        ({"plan": torch.zeros(9)}, TypeError, "plan: got torch.float32, wanted the memory of a fewhead.Plan"),
+    ],
+)
 def test_refused(options, exception, text):
     with pytest.raises(exception, match=text):
         operator(small(CPU), **options)
@@ -93,7 +100,9 @@ def test_compile_in_one_graph(device, dynamic):
 
     def layer(q, kv, indices, sm_scale, attn_sink, topk_length, out):
         new = fewhead.flash_mla_sparse_fwd(q * 2, kv, indices, sm_scale, attn_sink=attn_sink, topk_length=topk_length)
-        fewhead.flash_mla_sparse_fwd(q, kv, indices, sm_scale, attn_sink=attn_sink, topk_length=topk_length, out=out, path="gather")
+        fewhead.flash_mla_sparse_fwd(
+            q, kv, indices, sm_scale, attn_sink=attn_sink, topk_length=topk_length, out=out, path="gather"
+        )
         return new[0] + out, new[1], new[2]
 
     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
@@ -111,7 +120,10 @@ def test_compile_with_a_plan(device):
         pytest.skip("no packed path on this device")
     arguments = small(device, s_q=24)
     plan = fewhead.Plan(arguments["indices"], s_kv=40, h_q=8, topk_length=arguments["topk_length"], path="packed")
-    compiled = torch.compile(lambda q, plan: fewhead.flash_mla_sparse_fwd(**dict(arguments, q=q), path="packed", plan=plan), fullgraph=True,
-                             backend="aot_eager")
+    compiled = torch.compile(
+        lambda q, plan: fewhead.flash_mla_sparse_fwd(**dict(arguments, q=q), path="packed", plan=plan),
+        fullgraph=True,
+        backend="aot_eager",
+    )
     with torch.no_grad():
         compare(compiled(arguments["q"], plan), wanted(arguments))

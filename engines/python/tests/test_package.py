@@ -1,4 +1,5 @@
 """The package around the call: declarations from the header, the wheel and its tag, loading, other libraries, the driver."""
+
 import base64
 import ctypes
 import hashlib
@@ -17,7 +18,9 @@ import package
 from fewhead import _abi, _library
 
 LIBRARY = _library.path
-SELF_CHECK = "import torch, fewhead; from fewhead.__main__ import self_check; assert self_check('cpu'); print(fewhead.__version__)"
+SELF_CHECK = (
+    "import torch, fewhead; from fewhead.__main__ import self_check; assert self_check('cpu'); print(fewhead.__version__)"
+)
 
 
 def run(code, path=None, **environment):
@@ -25,7 +28,9 @@ def run(code, path=None, **environment):
     env = {**os.environ, **{name: str(value) for name, value in environment.items()}}
     if path:
         env["PYTHONPATH"] = str(path)
-    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
+    )
     return done.returncode, done.stdout
 
 
@@ -37,8 +42,14 @@ def compile_library(path, source):
 
 
 def pip(*arguments, **environment):
-    return subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *map(str, arguments)], text=True,
-                          env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+    return subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *map(str, arguments)],
+        text=True,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=600,
+    )
 
 
 # ---- Declarations
@@ -70,23 +81,35 @@ def test_header_is_read():
     header = abi.Header(HEADER)
     assert header.constants == {"SEVEN": 7, "MORE": 8, "NEXT": 9, "KIND_A": 1, "KIND_B": 16}
     assert header.structs["thing"] == [
-        ("struct_size", "c_uint64"), ("one", "c_void_p"), ("two", "c_void_p"), ("both", "pair * 8"), ("name", "c_char * 16"),
-        ("next", "c_void_p"), ("last", "c_int32")]
+        ("struct_size", "c_uint64"),
+        ("one", "c_void_p"),
+        ("two", "c_void_p"),
+        ("both", "pair * 8"),
+        ("name", "c_char * 16"),
+        ("next", "c_void_p"),
+        ("last", "c_int32"),
+    ]
     assert header.functions == {
-        "text": ("c_char_p", ["c_int32"]), "none": ("c_void_p", []),
-        "fill": ("c_int32", ["c_void_p", "c_char_p", "c_uint64", "c_void_p"]), "drop": ("None", ["c_void_p"])}
+        "text": ("c_char_p", ["c_int32"]),
+        "none": ("c_void_p", []),
+        "fill": ("c_int32", ["c_void_p", "c_char_p", "c_uint64", "c_void_p"]),
+        "drop": ("None", ["c_void_p"]),
+    }
     names = {}
     exec(header.module(), names)
     assert ctypes.sizeof(names["thing"]) == 8 + 16 + 8 * 16 + 16 + 8 + 8
 
 
-@pytest.mark.parametrize("text, reason", [
-    ("", "no cdef marks"),
-    ("\n/* cdef:begin */\nwidget f(void);\n/* cdef:end */\n", "unknown type widget in: widget f"),
-    ("\n/* cdef:begin */\nint f(void)\n/* cdef:end */\n", "no ; behind: int f"),
-    ("\n/* cdef:begin */\nint (*f)(void);\n/* cdef:end */\n", "cannot read the declaration"),
-    ("\n/* cdef:begin */\nenum { A = sizeof(int) };\n/* cdef:end */\n", "cannot read the number"),
-])
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "no cdef marks"),
+        ("\n/* cdef:begin */\nwidget f(void);\n/* cdef:end */\n", "unknown type widget in: widget f"),
+        ("\n/* cdef:begin */\nint f(void)\n/* cdef:end */\n", "no ; behind: int f"),
+        ("\n/* cdef:begin */\nint (*f)(void);\n/* cdef:end */\n", "cannot read the declaration"),
+        ("\n/* cdef:begin */\nenum { A = sizeof(int) };\n/* cdef:end */\n", "cannot read the number"),
+    ],
+)
 def test_header_that_cannot_be_read(text, reason):
     with pytest.raises(abi.HeaderError, match=reason):
         abi.Header(text)
@@ -129,7 +152,9 @@ def test_newest_glibc():
 
 
 def test_foreign_libraries():
-    assert package.foreign_libraries("  NEEDED  libm.so.6\n  NEEDED  ld-linux-x86-64.so.2\n  NEEDED  libcudart.so.13\n") == ["libcudart.so.13"]
+    assert package.foreign_libraries("  NEEDED  libm.so.6\n  NEEDED  ld-linux-x86-64.so.2\n  NEEDED  libcudart.so.13\n") == [
+        "libcudart.so.13"
+    ]
 
 
 def test_record_and_bytes(built, tmp_path):
@@ -192,14 +217,20 @@ def test_library_of_another_version(tmp_path):
     other = compile_library(tmp_path / "libfewhead.so", OTHER)
     status, printed = run("import fewhead", FEWHEAD_LIB=other)
     assert status == 1
-    assert f"{other} was built from another fewhead.h: got version 100, header 1, wanted version {_abi.FH_VERSION}, header {_abi.CHECKSUM}" in printed
+    assert (
+        f"{other} was built from another fewhead.h: got version 100, header 1, wanted version {_abi.FH_VERSION}, "
+        f"header {_abi.CHECKSUM}" in printed
+    )
 
 
 def test_two_libraries_in_one_process(tmp_path):
     other = compile_library(tmp_path / "libfewhead.so", OTHER)
     status, printed = run(f"import ctypes; ctypes.CDLL({str(other)!r}); import fewhead", FEWHEAD_LIB=LIBRARY)
     assert status == 1
-    assert f"this process already has another library: {other} (fewhead 0.1.0, commit 0123456789ab); wanted one version in a process" in printed
+    assert (
+        f"this process already has another library: {other} (fewhead 0.1.0, commit 0123456789ab); wanted one version in a process"
+        in printed
+    )
     assert LIBRARY in printed
 
 
@@ -210,11 +241,14 @@ def test_a_second_copy_of_the_same_version(tmp_path):
     assert status == 0, printed
 
 
-@pytest.mark.parametrize("make, reason", [
-    (lambda path: None, "the library does not load: .*cannot open shared object file"),
-    (lambda path: path.write_text("no library"), "the library does not load: .*(file too short|invalid ELF header)"),
-    (lambda path: compile_library(path, "int f(void) { return 1; }"), "is no fewhead library: it has no fh_header_checksum"),
-])
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda path: None, "the library does not load: .*cannot open shared object file"),
+        (lambda path: path.write_text("no library"), "the library does not load: .*(file too short|invalid ELF header)"),
+        (lambda path: compile_library(path, "int f(void) { return 1; }"), "is no fewhead library: it has no fh_header_checksum"),
+    ],
+)
 def test_what_is_no_library(make, reason, tmp_path):
     path = tmp_path / "libfewhead.so"
     make(path)
@@ -224,15 +258,20 @@ def test_what_is_no_library(make, reason, tmp_path):
 
 def test_mapped_libraries(tmp_path):
     maps = tmp_path / "maps"
-    maps.write_text("7f0-7f1 r-xp 0 fe:0 1   /a b/libfewhead.so\n7f1-7f2 r--p 0 fe:0 1   /a b/libfewhead.so\n"
-                    "7f3-7f4 r--p 0 fe:0 2   /c/libfewhead.so.0.2\n7f3-7f4 r--p 0 fe:0 3   /c/libfewhead_flashmla.so\n7f5-7f6 rw-p 0 00:0 0 [heap]\n")
+    maps.write_text(
+        "7f0-7f1 r-xp 0 fe:0 1   /a b/libfewhead.so\n7f1-7f2 r--p 0 fe:0 1   /a b/libfewhead.so\n"
+        "7f3-7f4 r--p 0 fe:0 2   /c/libfewhead.so.0.2\n7f3-7f4 r--p 0 fe:0 3   /c/libfewhead_flashmla.so\n"
+        "7f5-7f6 rw-p 0 00:0 0 [heap]\n"
+    )
     assert _library.mapped_libraries(str(maps)) == ["/a b/libfewhead.so", "/c/libfewhead.so.0.2"]
 
 
 # ---- PyTorch
 
 
-@pytest.mark.parametrize("version, reason", [("2.7.1", "got PyTorch 2.7.1, wanted 2.8 or later"), ("1.13.0+cpu", "got PyTorch 1.13.0")])
+@pytest.mark.parametrize(
+    "version, reason", [("2.7.1", "got PyTorch 2.7.1, wanted 2.8 or later"), ("1.13.0+cpu", "got PyTorch 1.13.0")]
+)
 def test_old_pytorch(version, reason, tmp_path):
     (tmp_path / "torch.py").write_text(f"__version__ = {version!r}\n")
     status, printed = run("import fewhead", path=f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
@@ -248,19 +287,31 @@ def test_no_pytorch(tmp_path):
 # ---- The driver
 
 
-@pytest.mark.parametrize("toolkit, driver, problem", [
-    ((13, 0), (13, 0), None), ((13, 1), (13, 0), None), ((13, 0), (14, 2), None), ((12, 9), (13, 0), None),
-    ((13, 0), (11, 4), "CUDA: found a driver for CUDA 11.4, wanted a driver for CUDA 13.0 or newer: the library was built with CUDA 13.0"),
-    ((13, 0), None, "CUDA: found no driver (libcuda.so.1), wanted a driver for CUDA 13.0 or newer"),
-    (None, (13, 0), "CUDA: this library was built without it; wanted a library built where nvcc is"),
-])
+@pytest.mark.parametrize(
+    "toolkit, driver, problem",
+    [
+        ((13, 0), (13, 0), None),
+        ((13, 1), (13, 0), None),
+        ((13, 0), (14, 2), None),
+        ((12, 9), (13, 0), None),
+        (
+            (13, 0),
+            (11, 4),
+            "CUDA: found a driver for CUDA 11.4, wanted a driver for CUDA 13.0 or newer: the library was built with CUDA 13.0",
+        ),
+        ((13, 0), None, "CUDA: found no driver (libcuda.so.1), wanted a driver for CUDA 13.0 or newer"),
+        (None, (13, 0), "CUDA: this library was built without it; wanted a library built where nvcc is"),
+    ],
+)
 def test_driver_problem(toolkit, driver, problem):
     assert _library.driver_problem(toolkit, driver) == problem
 
 
 def test_toolkit_is_read_from_the_build(monkeypatch):
-    for text, toolkit in (("fewhead 0.2.0, commit 0, gcc 12.2.0, CUDA 13.0 (sm_80, sm_90a)", (13, 0)),
-                          ("fewhead 0.2.0, commit 0, gcc 12.2.0, without CUDA", None)):
+    for text, toolkit in (
+        ("fewhead 0.2.0, commit 0, gcc 12.2.0, CUDA 13.0 (sm_80, sm_90a)", (13, 0)),
+        ("fewhead 0.2.0, commit 0, gcc 12.2.0, without CUDA", None),
+    ):
         monkeypatch.setattr(_library, "build_info", lambda text=text: text)
         assert _library.cuda_toolkit() == toolkit
 
@@ -268,21 +319,29 @@ def test_toolkit_is_read_from_the_build(monkeypatch):
 def test_an_old_driver_is_named_and_the_cpu_works(tmp_path):
     """A libcuda that speaks of CUDA 11.4, before a library that was built with CUDA 13.0."""
     compile_library(tmp_path / "libcuda.so.1", "int cuDriverGetVersion(int *v) { *v = 11040; return 0; }")
-    code = ("from fewhead import _library; _library.cuda_toolkit = lambda: (13, 0); print(_library.driver_version());"
-            "from fewhead import __main__; raise SystemExit(__main__.main())")
+    code = (
+        "from fewhead import _library; _library.cuda_toolkit = lambda: (13, 0); print(_library.driver_version());"
+        "from fewhead import __main__; raise SystemExit(__main__.main())"
+    )
     status, printed = run(code, LD_LIBRARY_PATH=tmp_path)
     assert status == 0, printed
     assert printed.startswith("(11, 4)\n")
-    assert "CUDA: found a driver for CUDA 11.4, wanted a driver for CUDA 13.0 or newer: the library was built with CUDA 13.0\n" in printed
+    assert (
+        "CUDA: found a driver for CUDA 11.4, wanted a driver for CUDA 13.0 or newer: the library was built with CUDA 13.0\n"
+        in printed
+    )
     assert re.search(r"^cpu: .*; works$", printed, re.M)
 
 
 def test_a_cuda_device_is_refused_in_one_line(monkeypatch):
     from fewhead import _devices
+
     monkeypatch.setattr(_devices, "cuda_toolkit", lambda: (13, 0))
     monkeypatch.setattr(_devices, "driver_version", lambda: (11, 4))
     monkeypatch.setattr(_devices, "_handles", {})
-    with pytest.raises(RuntimeError, match=r"cuda:3: CUDA: found a driver for CUDA 11\.4, wanted a driver for CUDA 13\.0 or newer"):
+    with pytest.raises(
+        RuntimeError, match=r"cuda:3: CUDA: found a driver for CUDA 11\.4, wanted a driver for CUDA 13\.0 or newer"
+    ):
         fewhead.prepare("cuda:3")
 
 

@@ -1,4 +1,5 @@
 """Values: FlashMLA's conformance grid and the oracle case, path by path, against the formula in double."""
+
 import json
 import math
 import os
@@ -14,8 +15,18 @@ CPU_GFLOP = 20  # a case that is more takes a CPU too long
 
 # One case of each group of FlashMLA's grid and each optional argument: what runs where FEWHEAD_GRID names no file.
 OWN_GRID = [
-    {"group": group, "d_qk": d_qk, "h_q": h_q, "s_q": s_q, "s_kv": s_kv, "topk": topk, "attn_sink": sink, "topk_length": length,
-     "some_rows_all_invalid": lost, "check": True}
+    {
+        "group": group,
+        "d_qk": d_qk,
+        "h_q": h_q,
+        "s_q": s_q,
+        "s_kv": s_kv,
+        "topk": topk,
+        "attn_sink": sink,
+        "topk_length": length,
+        "some_rows_all_invalid": lost,
+        "check": True,
+    }
     for group, d_qk, h_q, s_q, s_kv, topk, sink, length, lost in (
         ("regular", 512, 64, 1, 128, 128, False, False, False),
         ("regular", 576, 128, 62, 95, 128, False, False, False),
@@ -38,12 +49,13 @@ def grid():
 
 
 def gflop(case):
-    return 2e-9 * case["s_q"] * case["h_q"] * min(case["topk"], 2 ** 31) * (case["d_qk"] + 512)
+    return 2e-9 * case["s_q"] * case["h_q"] * min(case["topk"], 2**31) * (case["d_qk"] + 512)
 
 
 def case_id(case):
     return f"{case['group']}-d{case['d_qk']}-h{case['h_q']}-q{case['s_q']}-kv{case['s_kv']}-k{case['topk']}" + "".join(
-        "-" + name for name in ("attn_sink", "topk_length", "some_rows_all_invalid") if case[name])
+        "-" + name for name in ("attn_sink", "topk_length", "some_rows_all_invalid") if case[name]
+    )
 
 
 NUMBERED = [pytest.param(number, case, id=f"{number}-{case_id(case)}") for number, case in enumerate(grid())]
@@ -62,9 +74,10 @@ def test_flashmla_grid(number, case, device):
                 compare(got, want)
 
 
-@pytest.mark.parametrize("lists, out, keys", [
-    (((3, 5),), 4.0, 2), (((0,),), 0.0, 1), (((7, 7, 7, 3),), 6.0, 4), (((1, -1, 2, 8, 2 ** 31 - 1, 6),), 3.0, 3),
-])
+@pytest.mark.parametrize(
+    "lists, out, keys",
+    [(((3, 5),), 4.0, 2), (((0,),), 0.0, 1), (((7, 7, 7, 3),), 6.0, 4), (((1, -1, 2, 8, 2**31 - 1, 6),), 3.0, 3)],
+)
 def test_oracle(lists, out, keys, device):
     arguments = o1(device, s_q=9, lists=lists)
     for path in paths(device, 8) + ["reference"]:
@@ -84,7 +97,7 @@ def test_rows_without_keys_and_a_sink_that_takes_all(device):
 
 def test_pool_lists_with_tails(device):
     """Pools of 4 rows, {0, 2} of 14, and the tail rows 12 and 13, garbage behind: mean 6.9, in bf16 6.90625."""
-    picks = [4 * pool + i for pool in (0, 2) for i in range(4)] + [12, 13] + [2 ** 31 - 1, 2 ** 30, -1]
+    picks = [4 * pool + i for pool in (0, 2) for i in range(4)] + [12, 13] + [2**31 - 1, 2**30, -1]
     arguments = o1(device, s_q=9, s_kv=14, lists=(picks,))
     for path in paths(device, 8) + ["reference"]:
         out, _, lse = call(arguments, path=path)
@@ -165,7 +178,9 @@ def test_a_plan_serves_the_layers_that_share_its_lists(device):
         layers = [small(device, s_q=40, s_kv=100, seed=seed) for seed in range(3)]
         lists = {name: layers[0][name] for name in ("indices", "topk_length")}
         for path in ("packed", "auto"):
-            plan = fewhead.Plan(lists["indices"], s_kv=100, h_q=8, topk_length=lists["topk_length"], cu_seqlens_q=requests, path=path)
+            plan = fewhead.Plan(
+                lists["indices"], s_kv=100, h_q=8, topk_length=lists["topk_length"], cu_seqlens_q=requests, path=path
+            )
             for layer in layers:
                 layer.update(lists)
                 compare(call(layer, path=path, plan=plan, cu_seqlens_q=requests), wanted(layer))
@@ -189,6 +204,7 @@ def test_strided_inputs_are_strided():
 def test_without_the_fast_allocator(device, monkeypatch):
     """A PyTorch that lacks the undocumented function, and a device that is not the current one, take torch.empty."""
     from fewhead import _call
+
     monkeypatch.setattr(_call, "_empty_strided_cpu", None)
     monkeypatch.setattr(_call, "_empty_strided_cuda", None)
     arguments = small(device, s_q=20)

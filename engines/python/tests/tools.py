@@ -1,15 +1,17 @@
 """Inputs, the formula in double, and FlashMLA's comparison."""
+
 import torch
 
 import fewhead
 
 OUT_ABS, OUT_REL, OUT_COSINE = 8e-4, 3.01 / 128, 7e-6
 STATISTIC_ABS, STATISTIC_REL = 1e-6, 2.01 / 65536
-INVALID = (-2 ** 31, -123456, -1, 114514, 1919810, 2147480000, 2 ** 31 - 1)
+INVALID = (-(2**31), -123456, -1, 114514, 1919810, 2147480000, 2**31 - 1)
 
 
 def formula(q, kv, indices, sm_scale, topk_length=None, attn_sink=None):
-    """(out, max_logits, lse) in fp64, row by row in blocks: softmax over the valid keys, the sink in the denominator of out alone."""
+    """(out, max_logits, lse) in fp64, row by row in blocks: softmax over the valid keys, the sink in the denominator of out
+    alone."""
     s_q, topk = indices.shape[0], indices.shape[2]
     rows, lists = kv[:, 0].double(), indices[:, 0].long()
     valid = (lists >= 0) & (lists < rows.shape[0])
@@ -18,11 +20,11 @@ def formula(q, kv, indices, sm_scale, topk_length=None, attn_sink=None):
     if rows.shape[0] == 0:
         rows = torch.zeros(1, q.shape[2], dtype=torch.float64, device=q.device)
     results = []
-    step = max(1, 2 ** 25 // max(1, topk * q.shape[2]))
+    step = max(1, 2**25 // max(1, topk * q.shape[2]))
     for a in range(0, max(s_q, 1), step):
-        keys = rows[lists[a:a + step].clamp(0, rows.shape[0] - 1)]
-        logits = torch.einsum("shd,skd->shk", q[a:a + step].double(), keys) * sm_scale
-        logits = logits.masked_fill(~valid[a:a + step, None], float("-inf"))
+        keys = rows[lists[a : a + step].clamp(0, rows.shape[0] - 1)]
+        logits = torch.einsum("shd,skd->shk", q[a : a + step].double(), keys) * sm_scale
+        logits = logits.masked_fill(~valid[a : a + step, None], float("-inf"))
         largest = logits.amax(-1) if topk else torch.full(logits.shape[:2], float("-inf"), dtype=torch.float64, device=q.device)
         shift = largest.masked_fill(largest == float("-inf"), 0)
         p = (logits - shift[..., None]).exp()
@@ -71,8 +73,8 @@ def strided(t):
 
 
 def flashmla_inputs(case, h_q, device, seed=0):
-    """Inputs as FlashMLA's generator makes them (normal / 10 plus a constant, clamped; lists without repeats, a tail of invalid indices
-    where topk > s_kv), all tensors strided views. A dict of flash_mla_sparse_fwd's arguments."""
+    """Inputs as FlashMLA's generator makes them (normal / 10 plus a constant, clamped; lists without repeats, a tail of invalid
+    indices where topk > s_kv), all tensors strided views. A dict of flash_mla_sparse_fwd's arguments."""
     g = torch.Generator(device=device).manual_seed(seed)
     s_q, s_kv, topk, d_qk = case["s_q"], case["s_kv"], case["topk"], case["d_qk"]
 
@@ -107,7 +109,15 @@ def flashmla_inputs(case, h_q, device, seed=0):
 
 def small(device, s_q=5, s_kv=40, h_q=8, topk=12, d_qk=512, seed=1):
     """Arguments of a small call with everything optional in it but out."""
-    case = {"s_q": s_q, "s_kv": s_kv, "topk": topk, "d_qk": d_qk, "some_rows_all_invalid": False, "topk_length": True, "attn_sink": True}
+    case = {
+        "s_q": s_q,
+        "s_kv": s_kv,
+        "topk": topk,
+        "d_qk": d_qk,
+        "some_rows_all_invalid": False,
+        "topk_length": True,
+        "attn_sink": True,
+    }
     return flashmla_inputs(case, h_q, device, seed)
 
 

@@ -9,6 +9,7 @@ Costs, default_costs   the cost model of path="auto"
 prepare, describe      open a device before the first call; what the library knows of it
 stats, reset_stats     calls and rows by path, declined calls and why
 """
+
 try:
     import torch
 except ImportError as error:
@@ -26,4 +27,15 @@ from ._plan import Plan  # noqa: E402
 from ._stats import reset_stats, stats  # noqa: E402
 
 __version__ = version()
-__all__ = ["Costs", "Plan", "build_info", "default_costs", "describe", "flash_mla_sparse_fwd", "prepare", "reset_stats", "stats", "version"]
+__all__ = [
+    "Costs",
+    "Plan",
+    "build_info",
+    "default_costs",
+    "describe",
+    "flash_mla_sparse_fwd",
+    "prepare",
+    "reset_stats",
+    "stats",
+    "version",
+]

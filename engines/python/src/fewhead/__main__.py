@@ -1,4 +1,5 @@
 """python -m fewhead: versions, devices, what works here. Exits 1 where the CPU device does not compute what it should."""
+
 import math
 import sys
 
@@ -9,8 +10,8 @@ from fewhead import _library
 
 
 def self_check(device):
-    """The smallest call: rows 3 and 5 of a table whose row j is full of j have the mean 4 and lse ln 2. The maximum and lse must be right
-    to the last bits that fp32 has."""
+    """The smallest call: rows 3 and 5 of a table whose row j is full of j have the mean 4 and lse ln 2. The maximum and lse must
+    be right to the last bits that fp32 has."""
     q = torch.zeros(1, 8, 512, dtype=torch.bfloat16, device=device)
     kv = torch.arange(8, dtype=torch.bfloat16, device=device).reshape(8, 1, 1).expand(8, 1, 512).contiguous()
     indices = torch.tensor([[[3, 5, -1]]], dtype=torch.int32, device=device)

@@ -1,5 +1,6 @@
-"""Checks of arguments that C cannot make: types, shapes against each other, numbers that C would cut to 32 bits. What an array's strides
-and memory must be is left to the library, which says it in its own words."""
+"""Checks of arguments that C cannot make: types, shapes against each other, numbers that C would cut to 32 bits. What an array's
+strides and memory must be is left to the library, which says it in its own words."""
+
 import ctypes
 import math
 import numbers
@@ -14,8 +15,8 @@ from ._stats import PATHS
 D_V = 512
 WIDTHS = (512, 576)  # d_qk
 MAX_HEADS = 128
-MAX_SCALE = 2.0 ** 127
-INT64_MAX = 2 ** 63 - 1
+MAX_SCALE = 2.0**127
+INT64_MAX = 2**63 - 1
 _PLAIN = torch.Tensor.__torch_dispatch__  # that of a tensor with memory of its own; wrappers and fake tensors have another
 
 
@@ -25,7 +26,8 @@ def kind(value):
 
 
 def whole(name, value, low=0, high=INT64_MAX):
-    """The int of anything that is a whole number by its type; TypeError for bool, float and tensors, ValueError outside low .. high."""
+    """The int of anything that is a whole number by its type; TypeError for bool, float and tensors, ValueError outside low ..
+    high."""
     if isinstance(value, (bool, torch.Tensor)) or kind(value) in ("bool_", "bool"):
         raise TypeError(f"{name}: got {kind(value)}, wanted an int")
     try:
@@ -67,6 +69,7 @@ class Costs(NamedTuple):
     """The cost model that path="auto" compares by: for each path (call_us, unit_us, gflop_us), so that
     microseconds = call_us + unit_us * units + gflop_us * GFLOP; a unit is a row (padded, gather) or a group (packed, plan).
     See fh_costs in fewhead.h; fewhead.default_costs(device) returns the built-in ones."""
+
     padded: Tuple[float, float, float]
     gather: Tuple[float, float, float]
     packed: Tuple[float, float, float]
@@ -99,7 +102,9 @@ def tensor(name, value, dtype, shape, device=None):
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name}: got {kind(value)}, wanted a torch.Tensor")
     if value.is_meta:
-        raise TypeError(f"{name}: got a meta tensor, which has no memory; torch.ops.fewhead.flash_mla_sparse_fwd takes such tensors")
+        raise TypeError(
+            f"{name}: got a meta tensor, which has no memory; torch.ops.fewhead.flash_mla_sparse_fwd takes such tensors"
+        )
     if type(value).__torch_dispatch__ is not _PLAIN or value.layout is not torch.strided:
         raise TypeError(f"{name}: got {kind(value)} of layout {value.layout}, wanted a plain strided tensor")
     if value.dtype is not dtype:
@@ -115,10 +120,14 @@ def tensor(name, value, dtype, shape, device=None):
     elif value.device != device:
         raise ValueError(f"{name}: got a tensor on {value.device}, wanted {device}, where q lies")
     if value.is_neg():
-        raise ValueError(f"{name}: got a view that negates its memory (imag of a conj), wanted one of plain memory: x.resolve_neg()")
+        raise ValueError(
+            f"{name}: got a view that negates its memory (imag of a conj), wanted one of plain memory: x.resolve_neg()"
+        )
     if value.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"{name}: got a tensor that requires grad, and fewhead computes no gradients: call it under torch.no_grad(), or "
-                         f"pass {name}.detach()")
+        raise ValueError(
+            f"{name}: got a tensor that requires grad, and fewhead computes no gradients: call it under torch.no_grad(), or "
+            f"pass {name}.detach()"
+        )
     return value
 
 

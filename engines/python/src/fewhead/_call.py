@@ -1,9 +1,10 @@
 """The call: FlashMLA's flash_mla_sparse_fwd on the C library.
 
-What a call needs besides pointers depends on shapes, strides and options alone. It is checked and written into an fh_call once, and kept
-in the thread that made it: the next call of the same shape sets pointers and runs. A call takes its entry out of the cache while it works, so
-that a finalizer or a signal handler that makes a call of its own in between finds none and makes another.
-"""
+What a call needs besides pointers depends on shapes, strides and options alone. It is checked and written into an fh_call once,
+and kept in the thread that made it: the next call of the same shape sets pointers and runs. A call takes its entry out of the
+cache while it works, so that a finalizer or a signal handler that makes a call of its own in between finds none and makes
+another."""
+
 import ctypes
 import os
 import threading
@@ -32,8 +33,20 @@ _is_grad_enabled = torch.is_grad_enabled
 
 class _Entry:
     """What a shape was found to need."""
-    __slots__ = ("call", "pointer", "device", "handle", "index", "workspace_bytes", "out_shape", "out_strides", "statistics_shape",
-                 "statistics_strides", "keep")
+
+    __slots__ = (
+        "call",
+        "pointer",
+        "device",
+        "handle",
+        "index",
+        "workspace_bytes",
+        "out_shape",
+        "out_strides",
+        "statistics_shape",
+        "statistics_strides",
+        "keep",
+    )
 
 
 class _Thread:
@@ -72,10 +85,24 @@ def _layout_with_grad(t):
 def _key(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, out, path, plan, cu_seqlens_q, row_invariant, costs):
     """All that _prepare looks at. Types stand beside numbers: True is not taken for 1, nor 512.0 for 512."""
     layout = _layout_with_grad if _is_grad_enabled() else _layout_without_grad
-    return (layout(q), layout(kv), layout(indices), sm_scale.__class__, sm_scale, d_v.__class__, d_v,
-            None if attn_sink is None else (attn_sink.is_neg(), layout(attn_sink)), None if topk_length is None else layout(topk_length),
-            None if out is None else layout(out), path, None if plan is None else (plan.__class__, plan.device),
-            None if cu_seqlens_q is None else layout(cu_seqlens_q), row_invariant.__class__, row_invariant, costs)
+    return (
+        layout(q),
+        layout(kv),
+        layout(indices),
+        sm_scale.__class__,
+        sm_scale,
+        d_v.__class__,
+        d_v,
+        None if attn_sink is None else (attn_sink.is_neg(), layout(attn_sink)),
+        None if topk_length is None else layout(topk_length),
+        None if out is None else layout(out),
+        path,
+        None if plan is None else (plan.__class__, plan.device),
+        None if cu_seqlens_q is None else layout(cu_seqlens_q),
+        row_invariant.__class__,
+        row_invariant,
+        costs,
+    )
 
 
 def _check_plan(plan, device):
@@ -113,7 +140,12 @@ def _prepare(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, out, path, p
         arguments.tensor("out", out, _bfloat16, (s_q, h_q, arguments.D_V), q.device)
     call, keep = sized_call(s_q, kv.shape[0], h_q, d_qk, indices.shape[2], path, requests, costs)
     call.sm_scale, call.row_invariant = arguments.scale("sm_scale", sm_scale), arguments.flag("row_invariant", row_invariant)
-    call.q_stride_s, call.q_stride_h, call.kv_stride, call.indices_stride = q.stride(0), q.stride(1), kv.stride(0), indices.stride(0)
+    call.q_stride_s, call.q_stride_h, call.kv_stride, call.indices_stride = (
+        q.stride(0),
+        q.stride(1),
+        kv.stride(0),
+        indices.stride(0),
+    )
     if out is not None:
         call.out_stride_s, call.out_stride_h = out.stride(0), out.stride(1)
     if plan is not None:
@@ -139,8 +171,8 @@ def current_stream(index):
 
 
 def record(index, *tensors):
-    """Tell PyTorch's allocator that the current stream uses these tensors: memory that another stream allocated is then not handed out
-    again before this stream is done with it. For memory of the stream's own nothing happens."""
+    """Tell PyTorch's allocator that the current stream uses these tensors: memory that another stream allocated is then not
+    handed out again before this stream is done with it. For memory of the stream's own nothing happens."""
     streams = _local.thread.streams
     raw = torch._C._cuda_getCurrentRawStream(index)
     stream = streams.get((index, raw))

@@ -2,6 +2,7 @@
 
 The library is the file that FEWHEAD_LIB names, else libfewhead.so beside this module.
 """
+
 import ctypes
 import os
 
@@ -50,8 +51,10 @@ def _refuse_others(path):
         except (OSError, AttributeError):
             continue  # deleted since, or not a library of ours
         if checksum() != abi.CHECKSUM:
-            raise LoadError(f"fewhead: this process already has another library: {other} ({known.fh_build_info().decode()}); wanted "
-                            f"one version in a process, that of {path} (version {abi.FH_VERSION}, header {abi.CHECKSUM})")
+            raise LoadError(
+                f"fewhead: this process already has another library: {other} ({known.fh_build_info().decode()}); wanted "
+                f"one version in a process, that of {path} (version {abi.FH_VERSION}, header {abi.CHECKSUM})"
+            )
 
 
 # ---- Loading
@@ -69,8 +72,10 @@ def _declare(lib, path):
 def _compare(lib, path):
     """Refuse a library whose structs are not those of _abi.py."""
     if lib.fh_header_checksum() != abi.CHECKSUM:
-        raise LoadError(f"fewhead: {path} was built from another fewhead.h: got version {lib.fh_version()}, header "
-                        f"{lib.fh_header_checksum()}, wanted version {abi.FH_VERSION}, header {abi.CHECKSUM}")
+        raise LoadError(
+            f"fewhead: {path} was built from another fewhead.h: got version {lib.fh_version()}, header "
+            f"{lib.fh_header_checksum()}, wanted version {abi.FH_VERSION}, header {abi.CHECKSUM}"
+        )
     for name, struct in abi.STRUCTS.items():
         theirs = lib.fh_struct_bytes(name.encode())
         if theirs != ctypes.sizeof(struct):
@@ -83,8 +88,10 @@ def _load():
     try:
         lib = ctypes.CDLL(path)
     except OSError as error:
-        raise LoadError(f"fewhead: the library does not load: {error}; wanted the file of the wheel, or FEWHEAD_LIB with the path "
-                        "of a libfewhead.so") from None
+        raise LoadError(
+            f"fewhead: the library does not load: {error}; wanted the file of the wheel, or FEWHEAD_LIB with the path "
+            "of a libfewhead.so"
+        ) from None
     for name in ("fh_header_checksum", "fh_version", "fh_struct_bytes"):
         if not hasattr(lib, name):
             raise LoadError(f"fewhead: {path} is no fewhead library: it has no {name}")
@@ -99,7 +106,7 @@ lib, path = _load()
 
 
 def version():
-    """"0.2.0", the library's version."""
+    """ "0.2.0", the library's version."""
     number = lib.fh_version()
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
@@ -162,13 +169,14 @@ def driver_version():
 def driver_problem(toolkit, driver):
     """What keeps CUDA devices from being used, in one line; None where nothing does.
 
-    A driver runs compiled kernels of every toolkit of its own major version, and of older ones (CUDA compatibility, minor version).
-    """
+    A driver runs compiled kernels of every toolkit of its own major version, and of older ones (CUDA compatibility, minor
+    version)."""
     if toolkit is None:
         return "CUDA: this library was built without it; wanted a library built where nvcc is"
     wanted = f"wanted a driver for CUDA {toolkit[0]}.0 or newer"
     if driver is None:
         return f"CUDA: found no driver (libcuda.so.1), {wanted}"
     if driver[0] < toolkit[0]:
-        return f"CUDA: found a driver for CUDA {driver[0]}.{driver[1]}, {wanted}: the library was built with CUDA {toolkit[0]}.{toolkit[1]}"
+        found, built = f"{driver[0]}.{driver[1]}", f"{toolkit[0]}.{toolkit[1]}"
+        return f"CUDA: found a driver for CUDA {found}, {wanted}: the library was built with CUDA {built}"
     return None

@@ -1,4 +1,5 @@
 """Plans: what neighbouring rows share, built once a list and used by every layer that shares it."""
+
 import ctypes
 
 import torch
@@ -11,7 +12,7 @@ from ._call import current_stream, record, sized_call
 from ._library import check, lib
 
 _POINTERS = [name for name, kind in abi.fh_plan._fields_ if kind is ctypes.c_void_p]
-_layouts = {}   # sizes of a plan -> (its struct, with offsets from the start of its memory for pointers; bytes of its memory)
+_layouts = {}  # sizes of a plan -> (its struct, with offsets from the start of its memory for pointers; bytes of its memory)
 ALIGNMENT = 64  # bytes, of a plan's memory
 MAX_LAYOUTS = 4096
 
@@ -32,8 +33,9 @@ class Plan:
     costs         a fewhead.Costs or None, as in the calls
 
     A call with a plan takes its unions from the plan and does not compare them with the lists: a plan of other lists gives other
-    results. Sizes that do not fit the call are refused. A plan is like a tensor that was written on the stream it was built on: a call on
-    another stream has to wait for it, and its memory stays until all calls are done, also where the plan is dropped before.
+    results. Sizes that do not fit the call are refused. A plan is like a tensor that was written on the stream it was built on: a
+    call on another stream has to wait for it, and its memory stays until all calls are done, also where the plan is dropped
+    before.
 
     memory        the uint8 tensor that the plan lies in: what torch.ops.fewhead.flash_mla_sparse_fwd takes as `plan`
     device        the torch.device
@@ -50,7 +52,7 @@ class Plan:
         arguments.tensor("indices", indices, torch.int32, ("s_q", 1, "topk"))
         s_q, topk = indices.shape[0], indices.shape[2]
         requests = arguments.lists(indices, topk_length, cu_seqlens_q, s_q, None)
-        d_qk = arguments.whole("d_qk", d_qk, 0, 2 ** 31 - 1)
+        d_qk = arguments.whole("d_qk", d_qk, 0, 2**31 - 1)
         h_q = arguments.whole("h_q", h_q, 1, arguments.MAX_HEADS)
         call, keep = sized_call(s_q, arguments.whole("s_kv", s_kv), h_q, d_qk, topk, path, requests, costs)
         call.indices, call.indices_stride = indices.data_ptr(), indices.stride(0)
@@ -90,24 +92,31 @@ def _moved(struct, by):
 
 class _FromMemory:
     """A plan as an operator gets it: its memory alone."""
+
     __slots__ = ("struct", "memory", "device")
 
 
 def from_memory(memory, q, kv, indices, cu_seqlens_q):
-    """The plan that lies in a tensor, for a call of these sizes. Where its arrays lie in the memory depends on sizes alone, and is known
-    from the Plan that was built there."""
+    """The plan that lies in a tensor, for a call of these sizes. Where its arrays lie in the memory depends on sizes alone, and
+    is known from the Plan that was built there."""
     if not isinstance(memory, torch.Tensor) or memory.dtype is not torch.uint8:
-        raise TypeError(f"plan: got {getattr(memory, 'dtype', arguments.kind(memory))}, wanted the memory of a fewhead.Plan, torch.uint8")
+        raise TypeError(
+            f"plan: got {getattr(memory, 'dtype', arguments.kind(memory))}, wanted the memory of a fewhead.Plan, torch.uint8"
+        )
     group = max(1, 64 // max(q.shape[1], 1))
     requests = 0 if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     layout = _layouts.get(_sizes(memory.device, q.shape[0], kv.shape[0], indices.shape[-1], group, requests))
     if layout is None:
-        raise ValueError("plan: got memory of no plan of this call's sizes; wanted the memory of a fewhead.Plan built with the call's "
-                         "s_q, s_kv, topk, heads and requests")
+        raise ValueError(
+            "plan: got memory of no plan of this call's sizes; wanted the memory of a fewhead.Plan built with the call's "
+            "s_q, s_kv, topk, heads and requests"
+        )
     struct, bytes_wanted = layout
     if memory.numel() < bytes_wanted or memory.data_ptr() % ALIGNMENT or memory.dim() != 1 or memory.stride(0) != 1:
-        raise ValueError(f"plan: got {memory.numel()} bytes at {memory.data_ptr():#x}, wanted {bytes_wanted} contiguous bytes at a multiple "
-                         f"of {ALIGNMENT}")
+        raise ValueError(
+            f"plan: got {memory.numel()} bytes at {memory.data_ptr():#x}, wanted {bytes_wanted} contiguous bytes at a multiple "
+            f"of {ALIGNMENT}"
+        )
     plan = _FromMemory()
     plan.memory, plan.device, plan.struct = memory, memory.device, _moved(struct, memory.data_ptr())
     return plan

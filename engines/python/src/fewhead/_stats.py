@@ -1,4 +1,5 @@
 """What the calls of this process did: counted by the library, one struct a thread, summed up when somebody asks."""
+
 import ctypes
 import threading
 import weakref
@@ -14,8 +15,8 @@ PATHS = {lib.fh_path_name(path).decode(): path for path in range(abi.FH_PATHS)}
 _COUNTED = [(name, kind) for name, kind in abi.fh_counters._fields_ if name not in ("struct_size", "kernel")]
 
 _lock = threading.RLock()  # a finalizer may end a thread's state while this thread holds it
-_threads = []              # (weak reference to a thread's state, its Counts)
-_baseline = None           # sums at the last reset
+_threads = []  # (weak reference to a thread's state, its Counts)
+_baseline = None  # sums at the last reset
 _declined = {}
 
 
@@ -106,9 +107,13 @@ def stats():
     """
     with _lock:
         now, base = _sums(), _baseline or Counts()
-        paths = {field: {name: getattr(now.struct, field)[i] - getattr(base.struct, field)[i] for name, i in PATHS.items()}
-                 for field in ("calls", "rows")}
-        sums = {name: getattr(now.struct, name) - getattr(base.struct, name) for name in ("useful_flops", "executed_flops", "bytes")}
+        paths = {
+            field: {name: getattr(now.struct, field)[i] - getattr(base.struct, field)[i] for name, i in PATHS.items()}
+            for field in ("calls", "rows")
+        }
+        sums = {
+            name: getattr(now.struct, name) - getattr(base.struct, name) for name in ("useful_flops", "executed_flops", "bytes")
+        }
         return {**paths, "kernels": _kernels(now, base), **sums, "declined": dict(_declined)}
 
 
