@@ -96,7 +96,7 @@ def test_gc_storm(device):
     threshold = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
     try:
-        for _ in range(100):
+        for _ in range(20):
             arguments = o1(device, s_q=9)
             plan = fewhead.Plan(arguments["indices"], s_kv=8, h_q=8) if "packed" in fewhead.describe(device)["paths"] else None
             cycle = [arguments, plan]
