@@ -191,6 +191,7 @@ help:
 	@echo 'make setup      only install what sweep, test, bench and lint need'
 	@echo 'make wheel      build/wheel/fewhead-*.whl: the Python package with the library in it'
 	@echo 'make test-torch its tests, in a virtual environment with PyTorch (make torch-env: about 3 GB, once; FEWHEAD_TORCH_ENV: where)'
+	@echo 'make wheel-vllm build/wheel/fewhead_vllm-*.whl: the plug-in for vLLM; make test-vllm its tests, in the same virtual environment'
 	@echo 'make clean      remove build/'
 	@echo 'ARGS= goes to the command behind sweep, parity, bench and bench-gpu: make sweep ARGS=--help'
 
@@ -318,6 +319,22 @@ test-torch: torch-env
 	@python3 engines/python/package.py stage $(BUILD)/python --library $(LIBRARY)
 	@PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(abspath $(BUILD)/python) "$(TORCH_ENV)/bin/python" -m pytest -q \
 	  -c engines/python/pyproject.toml --rootdir engines/python engines/python/tests $(ARGS)
+
+# ---- The plug-in for vLLM. build/vllm holds it with its metadata, by which vLLM finds it; build/python fewhead itself.
+.PHONY: wheel-vllm stage-vllm test-vllm
+
+wheel-vllm:
+	@python3 engines/vllm/package.py wheel $(BUILD)/wheel
+
+stage-vllm:
+	$(build_now)
+	@python3 engines/python/package.py stage $(BUILD)/python --library $(LIBRARY)
+	@python3 engines/vllm/package.py stage $(BUILD)/vllm
+
+# FEWHEAD_VLLM_SOURCE=FOLDER:..: unpacked wheels of vLLM, whose source the names and signatures are compared with.
+test-vllm: torch-env stage-vllm
+	@PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(abspath $(BUILD)/python):$(abspath $(BUILD)/vllm) "$(TORCH_ENV)/bin/python" -m pytest -q \
+	  -c engines/vllm/pyproject.toml --rootdir engines/vllm engines/vllm/tests $(ARGS)
 
 # ---- Install. The Lua modules find header and library from where they lie themselves. Every file gets its mode here, and `install -d`
 # makes folders with 755: what is installed is for everybody, whatever the umask is.
