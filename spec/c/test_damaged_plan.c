@@ -113,12 +113,16 @@ int main(void) {
   for (int i = 0; i < S_Q * TOPK; i++) indices[i] = 3 + i % 3;
   static const uint16_t three_on[] = {0x4040, 0x4080, 0x40a0};
   for (int i = 0; i < S_KV * 512; i++) kv[i] = i / 512 >= 3 && i / 512 <= 5 ? three_on[i / 512 - 3] : 0;
-  for (int32_t threads = 1; threads <= 3; threads += 2) {
-    fh_device *device = open_cpu(threads);
-    each_path(device, FH_PACKED);
-    each_path(device, FH_AUTO);
-    fh_device_close(&device);
-  }
+  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AMX; isa++)
+    for (int32_t threads = 1; threads <= 3; threads += 2) {
+      const fh_device_options options = {.struct_size = sizeof options, .threads = threads, .isa = isa};
+      fh_device *device = NULL;
+      if (fh_device_open("cpu", &options, &device)) continue; /* not of this CPU */
+      each_path(device, FH_PACKED);
+      each_path(device, FH_AUTO);
+      fh_device_close(&device);
+    }
+  CHECK(check_passed > 0);
   free(q), free(kv), free(out), free(lse), free(indices);
   return check_summary();
 }
