@@ -32,7 +32,10 @@ static void fail(const char *what) {
   fprintf(stderr, "bench: %s: %s\n", what, fh_error());
   exit(1);
 }
-#define MUST(call) do { if (call) fail(#call); } while (0)
+#define MUST(call)         \
+  do {                     \
+    if (call) fail(#call); \
+  } while (0)
 
 static void *must_alloc(uint64_t bytes) {
   void *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
@@ -83,9 +86,12 @@ static void write_report(const char *path) {
 
 /* ---- OpenBLAS, loaded at run time, so that building does not need it. Each choice of its kernels gets a process of
  * its own. */
-typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                         int ldb, float beta, float *c, int ldc);
-typedef struct blas { double gflops; char core[32]; } blas;
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                         const float *b, int ldb, float beta, float *c, int ldc);
+typedef struct blas {
+  double gflops;
+  char core[32];
+} blas;
 
 static blas time_sgemm(int32_t threads) {
   blas r = {0, ""};
@@ -226,7 +232,10 @@ static void free_problem(problem *p) {
 }
 
 static float to_float(uint16_t h) {
-  const union { uint32_t u; float f; } v = {(uint32_t)h << 16};
+  const union {
+    uint32_t u;
+    float f;
+  } v = {(uint32_t)h << 16};
   return v.f;
 }
 
@@ -250,7 +259,9 @@ static void run_reference(fh_device *device, const problem *p, int64_t step) {
   free(call.workspace);
 }
 
-typedef struct distance { double cosine, out, lse; } distance;
+typedef struct distance {
+  double cosine, out, lse;
+} distance;
 
 static distance compare(const problem *p, int64_t step) {
   distance d = {0, 0, 0};
@@ -320,7 +331,8 @@ static void time_arms(fh_device *device, problem *p, arm *arms, int count) {
   }
   const double began = now_ms();
   int rounds = 0, all_settled = 0;
-  for (int round = -1; round < MAX_ROUNDS && (round < MIN_ROUNDS || (!all_settled && now_ms() - began < MAX_MS)); round++) {
+  for (int round = -1; round < MAX_ROUNDS && (round < MIN_ROUNDS || (!all_settled && now_ms() - began < MAX_MS));
+       round++) {
     for (int n = 0; n < count; n++) {
       const int i = round % 2 ? n : count - 1 - n; /* back and forth */
       fh_counters work = {.struct_size = sizeof work};
@@ -354,7 +366,8 @@ static void time_arms(fh_device *device, problem *p, arm *arms, int count) {
 /* Times the fastest sgemm once more: a disturbance in its first timing would flatter the kernels. */
 static void start_table(const char *title, blas *best, const char *core, int32_t threads) {
   static const char *const head =
-      "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / this |"
+      "| case | path | isa | best ms | median ms | useful GFLOP/s | executed GFLOP/s | executed / sgemm | padded / "
+      "this |"
       " cos diff | out max abs | lse max abs |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   if (best->gflops > 0) {
     const blas again = sgemm_in_child(core, threads);
@@ -372,8 +385,8 @@ static void show_arms(const char *name, const char *isa, const arm *arms, int co
     const double per_ms = 1e-6 / a->best_ms, executed = (double)a->work.executed_flops * per_ms;
     char ratio[16] = "-"; /* no sgemm here */
     if (sgemm > 0) snprintf(ratio, sizeof ratio, "%.2f", executed / sgemm);
-    say("| %s | %s | %s | %.2f | %.2f | %.1f | %.1f | %s | %.2f |", name, fh_path_name(a->path), isa, a->best_ms, a->median_ms,
-        (double)a->work.useful_flops * per_ms, executed, ratio, arms[0].best_ms / a->best_ms);
+    say("| %s | %s | %s | %.2f | %.2f | %.1f | %.1f | %s | %.2f |", name, fh_path_name(a->path), isa, a->best_ms,
+        a->median_ms, (double)a->work.useful_flops * per_ms, executed, ratio, arms[0].best_ms / a->best_ms);
     say(" %.1e | %.1e | %.1e |\n", a->off.cosine, a->off.out, a->off.lse);
   }
 }
@@ -397,16 +410,19 @@ int main(int argc, char **argv) {
   char date[32];
   const time_t now = time(NULL);
   strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-  say("# CPU kernels\n\ncommand: make bench\nlibrary: %s\ndevice: %s, %d threads\ndate: %s\n\n", fh_build_info(), info.name,
-      (int)info.threads, date);
+  say("# CPU kernels\n\ncommand: make bench\nlibrary: %s\ndevice: %s, %d threads\ndate: %s\n\n", fh_build_info(),
+      info.name, (int)info.threads, date);
 
   blas best = sgemm_in_child(NULL, info.threads);
   const char *best_core = NULL;
   if (best.gflops > 0) {
-    say("OpenBLAS sgemm, 512 x 512 x 512, %d threads, best of 200: %.1f GFLOP/s with the kernels of its own choice (%s)",
+    say("OpenBLAS sgemm, 512 x 512 x 512, %d threads, best of 200: %.1f GFLOP/s with the kernels of its own choice "
+        "(%s)",
         (int)info.threads, best.gflops, best.core);
     const char *const cores[] = {"Haswell", "SkylakeX", "Cooperlake"};
-    const int known = info.isa >= FH_ISA_AVX512 ? (info.isa >= FH_ISA_AVX512_BF16 ? 3 : 2) : info.isa == FH_ISA_AVX2 ? 1 : 0;
+    const int known = info.isa >= FH_ISA_AVX512 ? (info.isa >= FH_ISA_AVX512_BF16 ? 3 : 2)
+                      : info.isa == FH_ISA_AVX2 ? 1
+                                                : 0;
     for (int i = 0; i < known; i++) {
       const blas other = sgemm_in_child(cores[i], info.threads);
       say(", %.1f (%s)", other.gflops, other.core);
@@ -420,9 +436,13 @@ int main(int argc, char **argv) {
     say("OpenBLAS is not installed (libopenblas.so.0, Debian package libopenblas0): no comparison with sgemm.\n\n");
   }
 
-  start_table("h_q 8, d 512, topk 640 (128-row window and 512 picks); packed: plan built once, its time apart", &best, best_core,
-              info.threads);
-  static const struct { const char *name; double keep; int64_t s_q; } cases[] = {
+  start_table("h_q 8, d 512, topk 640 (128-row window and 512 picks); packed: plan built once, its time apart", &best,
+              best_core, info.threads);
+  static const struct {
+    const char *name;
+    double keep;
+    int64_t s_q;
+  } cases[] = {
       {"csa, s_q 2048", 0, 2048}, {"local, s_q 2048", 0.9, 2048}, {"csa, s_q 64", 0, 64}, {"local, s_q 64", 0.9, 64}};
   double plan_ms[4];
   for (int i = 0; i < 4; i++) {
@@ -433,11 +453,14 @@ int main(int argc, char **argv) {
     plan_ms[i] = arms[2].plan_ms;
     free_problem(&p);
   }
-  say("\nplan, ms: csa 2048 %.2f, local 2048 %.2f, csa 64 %.2f, local 64 %.2f\n", plan_ms[0], plan_ms[1], plan_ms[2], plan_ms[3]);
+  say("\nplan, ms: csa 2048 %.2f, local 2048 %.2f, csa 64 %.2f, local 64 %.2f\n", plan_ms[0], plan_ms[1], plan_ms[2],
+      plan_ms[3]);
 
   start_table("Head counts and d_qk 576; local, s_q 128", &best, best_core, info.threads);
-  static const struct { int32_t h_q, d_qk; } shapes[] = {{1, 512}, {2, 512}, {4, 512}, {8, 576}, {12, 512}, {16, 512}, {20, 512},
-                                                          {32, 512}, {48, 512}, {64, 512}, {128, 576}};
+  static const struct {
+    int32_t h_q, d_qk;
+  } shapes[] = {{1, 512},  {2, 512},  {4, 512},  {8, 576},  {12, 512}, {16, 512},
+                {20, 512}, {32, 512}, {48, 512}, {64, 512}, {128, 576}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     char name[64];
     snprintf(name, sizeof name, "h_q %d, d_qk %d", (int)shapes[i].h_q, (int)shapes[i].d_qk);

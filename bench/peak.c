@@ -13,12 +13,15 @@ enum { STEPS = 20000, TRIES = 30 };
 #include <immintrin.h>
 
 /* 24 independent instructions, STEPS times. */
-#define CHAINS(body)                                                                                                          \
-  for (int i = 0; i < STEPS; i++)                                                                                             \
-    __asm__ volatile(body(0) body(1) body(2) body(3) body(4) body(5) body(6) body(7) body(8) body(9) body(10) body(11)        \
-                     body(0) body(1) body(2) body(3) body(4) body(5) body(6) body(7) body(8) body(9) body(10) body(11)        \
-                     : : : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",  \
-                           "xmm14", "xmm15")
+#define CHAINS(body)                                                                                                   \
+  for (int i = 0; i < STEPS; i++)                                                                                      \
+  __asm__ volatile(body(0) body(1) body(2) body(3) body(4) body(5) body(6) body(7) body(8) body(9) body(10) body(11)   \
+                       body(0) body(1) body(2) body(3) body(4) body(5) body(6) body(7) body(8) body(9) body(10)        \
+                           body(11)                                                                                    \
+                   :                                                                                                   \
+                   :                                                                                                   \
+                   : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", \
+                     "xmm14", "xmm15")
 #define FMA256(n) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #n "\n"
 #define FMA512(n) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" #n "\n"
 #define DOT512(n) "vdpbf16ps %%zmm14, %%zmm15, %%zmm" #n "\n"

@@ -3,9 +3,7 @@
 
 #include "internal.h"
 
-static uint64_t magnitude(int64_t x) {
-  return x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
-}
+static uint64_t magnitude(int64_t x) { return x < 0 ? 0 - (uint64_t)x : (uint64_t)x; }
 
 int fh_array_empty(const fh_array *array) {
   for (int32_t i = 0; i < array->rank; i++)
@@ -20,7 +18,8 @@ fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high) {
   for (int32_t i = 0; i < array->rank; i++) {
     int64_t reach;
     int64_t *end = array->stride[i] < 0 ? &lo : &hi;
-    if (__builtin_mul_overflow(array->count[i] - 1, array->stride[i], &reach) || __builtin_add_overflow(*end, reach, end))
+    if (__builtin_mul_overflow(array->count[i] - 1, array->stride[i], &reach) ||
+        __builtin_add_overflow(*end, reach, end))
       return fh_fail(FH_ERR_STRIDE, "%s: %" PRId64 " elements in steps of %" PRId64 " leave 64 bits", array->name,
                      array->count[i], array->stride[i]);
   }
@@ -28,15 +27,16 @@ fh_status fh_array_extent(const fh_array *array, int64_t *low, int64_t *high) {
   if (__builtin_mul_overflow(lo, array->element_bytes, low) || __builtin_add_overflow(hi, 1, &past) ||
       __builtin_mul_overflow(past, array->element_bytes, high)) {
     *low = *high = 0;
-    return fh_fail(FH_ERR_STRIDE, "%s: elements %" PRId64 " .. %" PRId64 " of %d bytes leave 64 bits", array->name, lo, hi,
-                   (int)array->element_bytes);
+    return fh_fail(FH_ERR_STRIDE, "%s: elements %" PRId64 " .. %" PRId64 " of %d bytes leave 64 bits", array->name, lo,
+                   hi, (int)array->element_bytes);
   }
   return FH_OK;
 }
 
 int fh_array_distinct(const fh_array *array) {
   if (fh_array_empty(array)) return 1;
-  uint64_t step[FH_MAX_RANK], last[FH_MAX_RANK]; /* of the dimensions that move, by rising step; index of their last element */
+  uint64_t step[FH_MAX_RANK], last[FH_MAX_RANK]; /* of the dimensions that move, by rising step; index of their
+                                                    last element */
   int32_t n = 0;
   for (int32_t i = 0; i < array->rank; i++) {
     if (array->count[i] == 1) continue;
@@ -53,8 +53,8 @@ int fh_array_distinct(const fh_array *array) {
   return 1;
 }
 
-/* Bytes that the array covers when its dimensions of a step that is a multiple of `period` bytes are left out: what it covers
- * within one period. *start is the lowest of them, modulo the period. */
+/* Bytes that the array covers when its dimensions of a step that is a multiple of `period` bytes are left out: what
+ * it covers within one period. *start is the lowest of them, modulo the period. */
 static uint64_t window(const fh_array *array, uint64_t period, uint64_t *start) {
   const uint64_t bytes = (uint64_t)array->element_bytes;
   uint64_t from = (uintptr_t)array->base, size = bytes;
@@ -71,7 +71,8 @@ static uint64_t window(const fh_array *array, uint64_t period, uint64_t *start) 
 static int apart(const fh_array *a, const fh_array *b, uint64_t period) {
   uint64_t start_a, start_b;
   const uint64_t size_a = window(a, period, &start_a), size_b = window(b, period, &start_b);
-  const uint64_t gap = start_b >= start_a ? start_b - start_a : period - (start_a - start_b); /* from a's start up to b's */
+  const uint64_t gap =
+      start_b >= start_a ? start_b - start_a : period - (start_a - start_b); /* from a's start up to b's */
   return size_a <= gap && size_b <= period - gap;
 }
 
@@ -80,7 +81,8 @@ int fh_arrays_disjoint(const fh_array *a, const fh_array *b) {
   if (fh_array_extent(a, &low_a, &high_a) || fh_array_extent(b, &low_b, &high_b)) return 0;
   if (low_a == high_a || low_b == high_b) return 1;
   const uintptr_t base_a = (uintptr_t)a->base, base_b = (uintptr_t)b->base;
-  if (base_a + (uint64_t)high_a <= base_b + (uint64_t)low_b || base_b + (uint64_t)high_b <= base_a + (uint64_t)low_a) return 1;
+  if (base_a + (uint64_t)high_a <= base_b + (uint64_t)low_b || base_b + (uint64_t)high_b <= base_a + (uint64_t)low_a)
+    return 1;
   for (int32_t side = 0; side < 2; side++) {
     const fh_array *array = side ? b : a;
     for (int32_t i = 0; i < array->rank; i++) {

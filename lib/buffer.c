@@ -21,7 +21,8 @@ static fh_status alloc(fh_device *device, uint64_t bytes, fh_memory memory, fh_b
   if (!buffer) return fh_fail_null("buffer");
   void *base = NULL;
   fh_status status = bytes ? device->back_end->alloc(device, memory, bytes, &base) : FH_OK;
-  if (!status && (status = make(device, base, bytes, memory, buffer)) && base) device->back_end->release(device, memory, base);
+  if (!status && (status = make(device, base, bytes, memory, buffer)) && base)
+    device->back_end->release(device, memory, base);
   return status;
 }
 
@@ -56,19 +57,17 @@ void fh_buffer_free(fh_buffer **buffer) {
   free(b);
 }
 
-void *fh_buffer_data(const fh_buffer *buffer) {
-  return buffer ? buffer->base : NULL;
-}
+void *fh_buffer_data(const fh_buffer *buffer) { return buffer ? buffer->base : NULL; }
 
-uint64_t fh_buffer_bytes(const fh_buffer *buffer) {
-  return buffer ? buffer->bytes : 0;
-}
+uint64_t fh_buffer_bytes(const fh_buffer *buffer) { return buffer ? buffer->bytes : 0; }
 
-static fh_status check_range(const fh_buffer *buffer, uint64_t offset, const char *name, const void *host, uint64_t bytes) {
+static fh_status check_range(const fh_buffer *buffer, uint64_t offset, const char *name, const void *host,
+                             uint64_t bytes) {
   if (!buffer) return fh_fail_null("buffer");
   if (offset > buffer->bytes || bytes > buffer->bytes - offset)
-    return fh_fail(FH_ERR_SHAPE, "bytes: got %" PRIu64 " from offset %" PRIu64 ", wanted them within the buffer's %" PRIu64,
-                   bytes, offset, buffer->bytes);
+    return fh_fail(FH_ERR_SHAPE,
+                   "bytes: got %" PRIu64 " from offset %" PRIu64 ", wanted them within the buffer's %" PRIu64, bytes,
+                   offset, buffer->bytes);
   return host || !bytes ? FH_OK : fh_fail_null(name);
 }
 

@@ -44,7 +44,8 @@ fh_status fh_device_open(const char *name, const fh_device_options *options, fh_
   if (!kind) return fh_fail(FH_ERR_ARGUMENT, "name: got %s, wanted cpu, cuda or cuda:N", fh_quote(name, quoted));
   const fh_back_end *back_end = back_end_of(kind);
   if (!back_end)
-    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted cpu: this library was built without CUDA", fh_quote(name, quoted));
+    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted cpu: this library was built without CUDA",
+                   fh_quote(name, quoted));
 
   fh_device *opened = calloc(1, sizeof *opened);
   if (!opened) return fh_fail(FH_ERR_MEMORY, "device: the system refused %zu bytes for the handle", sizeof *opened);

@@ -37,7 +37,10 @@ static int read_switch(const char *text, int32_t *on) {
   return 0;
 }
 
-typedef struct warnings { char *text; uint64_t bytes, used; } warnings;
+typedef struct warnings {
+  char *text;
+  uint64_t bytes, used;
+} warnings;
 
 __attribute__((format(printf, 2, 3))) static void warn(warnings *to, const char *format, ...) {
   char line[256];
@@ -68,13 +71,11 @@ fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes)
   return fh_gate_parse(getenv(PREFILL), getenv(MIN_SQ), gate, warning, warning_bytes);
 }
 
-int32_t fh_padded_heads(int64_t heads) {
-  return heads < 1 || heads > 128 ? 0 : heads <= 64 ? 64 : 128;
-}
+int32_t fh_padded_heads(int64_t heads) { return heads < 1 || heads > 128 ? 0 : heads <= 64 ? 64 : 128; }
 
 int32_t fh_gate_native(const fh_gate *gate, int64_t n_local_heads, int64_t padded_heads, int64_t s_q) {
-  return gate && gate->struct_size >= GATE_LEAST && gate->struct_size <= sizeof *gate && gate->enabled && n_local_heads > 0 && n_local_heads < padded_heads &&
-         s_q >= gate->min_sq;
+  return gate && gate->struct_size >= GATE_LEAST && gate->struct_size <= sizeof *gate && gate->enabled &&
+         n_local_heads > 0 && n_local_heads < padded_heads && s_q >= gate->min_sq;
 }
 
 fh_status fh_tp_heads(int64_t heads, int64_t ranks, int32_t virtual_heads, int64_t *local, int64_t *added) {
@@ -87,7 +88,8 @@ fh_status fh_tp_heads(int64_t heads, int64_t ranks, int32_t virtual_heads, int64
   const int64_t over = heads % ranks, each = heads / ranks + (over != 0);
   if (over && !virtual_heads)
     return fh_fail(FH_ERR_SHAPE,
-                   "heads: got %" PRId64 " over %" PRId64 " ranks, wanted a multiple, or virtual_heads 1 for %" PRId64 " a rank",
+                   "heads: got %" PRId64 " over %" PRId64 " ranks, wanted a multiple, or virtual_heads 1 for %" PRId64
+                   " a rank",
                    heads, ranks, each);
   *local = each;
   *added = over ? ranks - over : 0;

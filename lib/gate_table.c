@@ -16,7 +16,8 @@ typedef struct table {
 
 /* A member that must be there, of one kind. NULL after fh_fail. */
 static const fh_json_value *need(const table *t, const fh_json_value *object, const char *key, fh_json_kind kind) {
-  static const char *const kinds[] = {"null", "true or false", "true or false", "a whole number", "a string", "a list", "an object"};
+  static const char *const kinds[] = {"null",     "true or false", "true or false", "a whole number",
+                                      "a string", "a list",        "an object"};
   const fh_json_value *value = fh_json_member(&t->json, object, key);
   if (value && value->kind == kind) return value;
   fh_fail(FH_ERR_ARGUMENT, "%s:%d: %s: got %s, wanted %s", t->path, (int)(value ? value->line : object->line), key,
@@ -24,11 +25,14 @@ static const fh_json_value *need(const table *t, const fh_json_value *object, co
   return NULL;
 }
 
-static fh_status check_number(const table *t, const fh_json_value *object, const char *key, const char *whose, int64_t here) {
+static fh_status check_number(const table *t, const fh_json_value *object, const char *key, const char *whose,
+                              int64_t here) {
   const fh_json_value *value = need(t, object, key, FH_JSON_NUMBER);
   if (!value) return FH_ERR_ARGUMENT;
   if (value->number == here) return FH_OK;
-  return fh_fail(FH_ERR_DEVICE, "%s: %s.%s: measured with %" PRId64 ", here it is %" PRId64 "; measure this device and load its own table",
+  return fh_fail(FH_ERR_DEVICE,
+                 "%s: %s.%s: measured with %" PRId64 ", here it is %" PRId64
+                 "; measure this device and load its own table",
                  t->path, whose, key, value->number, here);
 }
 
@@ -37,11 +41,13 @@ static fh_status check_text(const table *t, const fh_json_value *object, const c
   const fh_json_value *value = need(t, object, key, FH_JSON_STRING);
   if (!value) return FH_ERR_ARGUMENT;
   if (strcmp(fh_json_text(&t->json, value), here) == 0) return FH_OK;
-  return fh_fail(FH_ERR_DEVICE, "%s: device.%s: measured on %s, here it is %s; measure this device and load its own table", t->path,
+  return fh_fail(FH_ERR_DEVICE,
+                 "%s: device.%s: measured on %s, here it is %s; measure this device and load its own table", t->path,
                  key, fh_quote(fh_json_text(&t->json, value), theirs), fh_quote(here, ours));
 }
 
-/* The device that the table was measured on must be this one in all that decides speed; the driver is not part of that. */
+/* The device that the table was measured on must be this one in all that decides speed; the driver is not part of
+ * that. */
 static fh_status check_device(const table *t, const fh_json_value *root, const fh_device *device) {
   fh_device_info info = {.struct_size = sizeof info};
   const fh_json_value *object = need(t, root, "device", FH_JSON_OBJECT);
@@ -49,7 +55,9 @@ static fh_status check_device(const table *t, const fh_json_value *root, const f
   if (!object) return FH_ERR_ARGUMENT;
   if ((status = fh_device_get_info(device, &info))) return status;
   const int cuda = info.kind == FH_DEVICE_CUDA;
-  if ((status = check_text(t, object, "kind", cuda ? "cuda" : "cpu")) || (status = check_text(t, object, "name", info.name))) return status;
+  if ((status = check_text(t, object, "kind", cuda ? "cuda" : "cpu")) ||
+      (status = check_text(t, object, "name", info.name)))
+    return status;
   if (cuda) {
     if ((status = check_number(t, object, "multiprocessors", "device", info.multiprocessors))) return status;
     return check_number(t, object, "capability", "device", info.capability);
@@ -65,7 +73,8 @@ static fh_status check_build(const table *t, const fh_json_value *root) {
   if (schema->number != SCHEMA)
     return fh_fail(FH_ERR_VERSION, "%s: schema: got %" PRId64 ", wanted %d", t->path, schema->number, SCHEMA);
   if (version->number / VERSION_STEP != FH_VERSION / VERSION_STEP)
-    return fh_fail(FH_ERR_VERSION, "%s: library: measured with version %" PRId64 ".%" PRId64 ", this is %d.%d; measure again", t->path,
+    return fh_fail(FH_ERR_VERSION,
+                   "%s: library: measured with version %" PRId64 ".%" PRId64 ", this is %d.%d; measure again", t->path,
                    version->number / 10000, version->number / 100 % 100, FH_VERSION / 10000, FH_VERSION / 100 % 100);
   return FH_OK;
 }
@@ -83,11 +92,14 @@ static fh_status read_min_sq(const table *t, const fh_json_value *entry, fh_gate
     gate->min_sq = value->number;
     return FH_OK;
   }
-  return fh_fail(FH_ERR_ARGUMENT, "%s:%d: min_sq: wanted a whole number >= 0 or \"never\"", t->path, (int)(value ? value : entry)->line);
+  return fh_fail(FH_ERR_ARGUMENT, "%s:%d: min_sq: wanted a whole number >= 0 or \"never\"", t->path,
+                 (int)(value ? value : entry)->line);
 }
 
-/* Of several entries of one shape the strictest counts: the gate must not lose on any of the lists that were measured. */
-static fh_status find(const table *t, const fh_json_value *root, int32_t h_q, int32_t d_qk, int64_t topk, fh_gate *gate) {
+/* Of several entries of one shape the strictest counts: the gate must not lose on any of the lists that were
+ * measured. */
+static fh_status find(const table *t, const fh_json_value *root, int32_t h_q, int32_t d_qk, int64_t topk,
+                      fh_gate *gate) {
   const fh_json_value *list = need(t, root, "gates", FH_JSON_ARRAY);
   int found = 0;
   fh_status status;
@@ -95,7 +107,8 @@ static fh_status find(const table *t, const fh_json_value *root, int32_t h_q, in
   for (uint32_t i = list->first; i; i = t->json.values[i].next) {
     const fh_json_value *entry = &t->json.values[i];
     fh_gate one = {.struct_size = sizeof one};
-    if (entry->kind != FH_JSON_OBJECT) return fh_fail(FH_ERR_ARGUMENT, "%s:%d: gates: wanted a list of objects", t->path, (int)entry->line);
+    if (entry->kind != FH_JSON_OBJECT)
+      return fh_fail(FH_ERR_ARGUMENT, "%s:%d: gates: wanted a list of objects", t->path, (int)entry->line);
     const fh_json_value *heads = need(t, entry, "h_q", FH_JSON_NUMBER);
     const fh_json_value *width = heads ? need(t, entry, "d_qk", FH_JSON_NUMBER) : NULL;
     const fh_json_value *picks = width ? need(t, entry, "topk", FH_JSON_NUMBER) : NULL;
@@ -106,10 +119,12 @@ static fh_status find(const table *t, const fh_json_value *root, int32_t h_q, in
     found = 1;
   }
   if (found) return FH_OK;
-  return fh_fail(FH_ERR_UNSUPPORTED, "%s: gates: none for h_q %d, d_qk %d, topk %" PRId64, t->path, (int)h_q, (int)d_qk, topk);
+  return fh_fail(FH_ERR_UNSUPPORTED, "%s: gates: none for h_q %d, d_qk %d, topk %" PRId64, t->path, (int)h_q, (int)d_qk,
+                 topk);
 }
 
-fh_status fh_gate_load(const char *path, const fh_device *device, int32_t h_q, int32_t d_qk, int64_t topk, fh_gate *gate) {
+fh_status fh_gate_load(const char *path, const fh_device *device, int32_t h_q, int32_t d_qk, int64_t topk,
+                       fh_gate *gate) {
   table t = {.path = path};
   fh_gate read = {.struct_size = sizeof read};
   if (!path) return fh_fail_null("path");

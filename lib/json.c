@@ -151,9 +151,13 @@ static fh_status read_children(parser *p, uint32_t parent, char close) {
 static fh_status read_value(parser *p, uint32_t *number) {
   fh_status status;
   const char c = *p->at;
-  const fh_json_kind kind = c == '{' ? FH_JSON_OBJECT : c == '[' ? FH_JSON_ARRAY : c == '"' ? FH_JSON_STRING : FH_JSON_NUMBER;
+  const fh_json_kind kind = c == '{'   ? FH_JSON_OBJECT
+                            : c == '[' ? FH_JSON_ARRAY
+                            : c == '"' ? FH_JSON_STRING
+                                       : FH_JSON_NUMBER;
   if ((status = add(p, kind, number))) return status;
-  if (kind == FH_JSON_OBJECT || kind == FH_JSON_ARRAY) return read_children(p, *number, kind == FH_JSON_OBJECT ? '}' : ']');
+  if (kind == FH_JSON_OBJECT || kind == FH_JSON_ARRAY)
+    return read_children(p, *number, kind == FH_JSON_OBJECT ? '}' : ']');
   fh_json_value *value = &p->json->values[*number];
   if (kind == FH_JSON_STRING) return read_string(p, &value->text);
   if (c == '-' || (c >= '0' && c <= '9')) return read_number(p, &value->number);
@@ -168,7 +172,8 @@ fh_status fh_json_parse(const char *name, const char *text, uint64_t bytes, fh_j
   parser p = {.name = name, .line = 1, .json = json};
   uint32_t root = 0;
   *json = (fh_json){0};
-  if (bytes > UINT32_MAX - 1) return fh_fail(FH_ERR_ARGUMENT, "%s: got %" PRIu64 " bytes, wanted less than 4 GiB", name, bytes);
+  if (bytes > UINT32_MAX - 1)
+    return fh_fail(FH_ERR_ARGUMENT, "%s: got %" PRIu64 " bytes, wanted less than 4 GiB", name, bytes);
   json->text = malloc(bytes + 1);
   if (!json->text) return fh_fail(FH_ERR_MEMORY, "%s: no memory for %" PRIu64 " bytes", name, bytes);
   memcpy(json->text, text, bytes);
@@ -195,7 +200,8 @@ fh_status fh_json_read(const char *path, uint64_t most_bytes, fh_json *json) {
   if (!status) {
     const size_t bytes = fread(text, 1, most_bytes + 1, file);
     if (ferror(file)) status = fh_fail(FH_ERR_ARGUMENT, "%s: %s", path, strerror(errno));
-    else if (bytes > most_bytes) status = fh_fail(FH_ERR_ARGUMENT, "%s: wanted at most %" PRIu64 " bytes", path, most_bytes);
+    else if (bytes > most_bytes)
+      status = fh_fail(FH_ERR_ARGUMENT, "%s: wanted at most %" PRIu64 " bytes", path, most_bytes);
     else status = fh_json_parse(path, text, bytes, json);
   }
   free(text);

@@ -1,4 +1,5 @@
-/* Providers: plug-ins loaded, their tables checked, and calls run on them. fewhead_provider.h says what a plug-in is. */
+/* Providers: plug-ins loaded, their tables checked, and calls run on them. fewhead_provider.h says what a plug-in
+ * is. */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -17,8 +18,10 @@ enum { POINTER_BYTES = sizeof(void *) };
 /* Addresses that a process has at most, in bytes: a plug-in that asks for more has miscounted. */
 static const uint64_t MOST_WORKSPACE = (uint64_t)1 << 47;
 
-_Static_assert(FH_PROVIDER_CPU == 1 << FH_DEVICE_CPU && FH_PROVIDER_CUDA == 1 << FH_DEVICE_CUDA, "a kind's bit is its number");
-_Static_assert(sizeof((fh_provider_info *)NULL)->description == FH_PROVIDER_TEXT, "what open says fits the description");
+_Static_assert(FH_PROVIDER_CPU == 1 << FH_DEVICE_CPU && FH_PROVIDER_CUDA == 1 << FH_DEVICE_CUDA,
+               "a kind's bit is its number");
+_Static_assert(sizeof((fh_provider_info *)NULL)->description == FH_PROVIDER_TEXT,
+               "what open says fits the description");
 
 struct fh_provider {
   atomic_int references; /* the loader's handle, and one of every job */
@@ -35,7 +38,7 @@ struct fh_provider_job {
   int prepared;
 };
 
-/* ---- What a plug-in says -------------------------------------------------------------------------------------------------- */
+/* ---- What a plug-in says ----------------------------------------------------------------------------------------- */
 
 /* Makes one line of what came from outside. */
 static const char *one_line(char text[FH_PROVIDER_TEXT]) {
@@ -48,14 +51,15 @@ static const char *one_line(char text[FH_PROVIDER_TEXT]) {
 }
 
 /* The status of a plug-in's function, with its reason as the message. */
-static fh_status said(const fh_provider *provider, fh_status status, const char *function, char text[FH_PROVIDER_TEXT]) {
+static fh_status said(const fh_provider *provider, fh_status status, const char *function,
+                      char text[FH_PROVIDER_TEXT]) {
   if (status == FH_OK) return FH_OK;
   const fh_status known = strcmp(fh_status_name(status), "FH_ERR_?") == 0 ? FH_ERR_DEVICE : status;
   if (*one_line(text)) return fh_fail(known, "%s: %s", provider->info.name, text);
   return fh_fail(known, "%s: %s gave status %d and no reason", provider->info.name, function, (int)status);
 }
 
-/* ---- Loading -------------------------------------------------------------------------------------------------------------- */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
 /* The table in the library at path, which stays loaded. */
 static fh_status find_table(const char *path, const char *quoted, const void **table) {
@@ -79,7 +83,8 @@ static fh_status find_table(const char *path, const char *quoted, const void **t
 static fh_status check_number(const char *quoted, const char *name, uint64_t got, uint64_t low, uint64_t high) {
   if (got >= low && got <= high) return FH_OK;
   return fh_fail(FH_ERR_VERSION,
-                 "plug-in %s: %s: got %" PRIu64 ", wanted %" PRIu64 " .. %" PRIu64 "; build it with this library's header",
+                 "plug-in %s: %s: got %" PRIu64 ", wanted %" PRIu64 " .. %" PRIu64
+                 "; build it with this library's header",
                  quoted, name, got, low, high);
 }
 
@@ -104,16 +109,18 @@ static fh_status read_table(const void *given, const char *quoted, fh_provider_t
   memset(table, 0, sizeof *table);
   memcpy(table, given, bytes - bytes % POINTER_BYTES); /* no pointer is cut */
   if ((status = check_number(quoted, "call_bytes", table->call_bytes, FH_CALL_LEAST, sizeof(fh_call))) ||
-      (status = check_number(quoted, "info_bytes", table->info_bytes, FH_UP_TO(fh_device_info, ordinal), sizeof(fh_device_info))))
+      (status = check_number(quoted, "info_bytes", table->info_bytes, FH_UP_TO(fh_device_info, ordinal),
+                             sizeof(fh_device_info))))
     return status;
   const uint32_t kinds = FH_PROVIDER_CPU | FH_PROVIDER_CUDA;
   if (!table->devices || table->devices & ~kinds)
-    return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: devices: got %u, wanted FH_PROVIDER_CPU, FH_PROVIDER_CUDA or both", quoted,
-                   (unsigned)table->devices);
+    return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: devices: got %u, wanted FH_PROVIDER_CPU, FH_PROVIDER_CUDA or both",
+                   quoted, (unsigned)table->devices);
   if (!table->name || !is_name(table->name))
-    return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: name: wanted 1 .. 31 letters, digits, '.', '_', '-', the first one a letter",
-                   quoted);
-  if (!table->version || !*table->version) return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: version: wanted a text", quoted);
+    return fh_fail(FH_ERR_ARGUMENT,
+                   "plug-in %s: name: wanted 1 .. 31 letters, digits, '.', '_', '-', the first one a letter", quoted);
+  if (!table->version || !*table->version)
+    return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: version: wanted a text", quoted);
   if (!table->run) return fh_fail(FH_ERR_ARGUMENT, "plug-in %s: run: got NULL, wanted a function", quoted);
   return FH_OK;
 }
@@ -141,7 +148,8 @@ fh_status fh_provider_load(const char *path, const char *options, fh_provider **
   atomic_init(&loaded->references, 1);
   if (!(status = read_table(given, quoted, &loaded->table))) {
     describe(loaded);
-    if (loaded->table.open) status = said(loaded, loaded->table.open(options ? options : "", &loaded->state, text), "open", text);
+    if (loaded->table.open)
+      status = said(loaded, loaded->table.open(options ? options : "", &loaded->state, text), "open", text);
   }
   if (status) {
     free(loaded);
@@ -166,10 +174,11 @@ void fh_provider_free(fh_provider **provider) {
 
 fh_status fh_provider_get_info(const fh_provider *provider, fh_provider_info *info) {
   if (!provider) return fh_fail_null("provider");
-  return fh_struct_out("fh_provider_info", info, FH_UP_TO(fh_provider_info, description), &provider->info, sizeof provider->info);
+  return fh_struct_out("fh_provider_info", info, FH_UP_TO(fh_provider_info, description), &provider->info,
+                       sizeof provider->info);
 }
 
-/* ---- Calls ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
 /* The device's context is current between these two, where it has one. */
 static fh_status enter(const fh_device *device) {
@@ -201,14 +210,14 @@ static fh_status supports(fh_provider *provider, fh_device *device, const fh_cal
   if (call->s_q == 0) return FH_OK;
   fh_status status = enter(device);
   if (status) return status;
-  if (table->supports) status = said(provider, table->supports(provider->state, &device->info, call, text), "supports", text);
+  if (table->supports)
+    status = said(provider, table->supports(provider->state, &device->info, call, text), "supports", text);
   if (!status && table->workspace_bytes) {
     const uint64_t wanted = table->workspace_bytes(provider->state, &device->info, call);
-    if (wanted <= MOST_WORKSPACE)
-      *bytes = wanted;
+    if (wanted <= MOST_WORKSPACE) *bytes = wanted;
     else
-      status = fh_fail(FH_ERR_MEMORY, "%s: workspace_bytes gave %" PRIu64 ", wanted at most %" PRIu64, provider->info.name, wanted,
-                       MOST_WORKSPACE);
+      status = fh_fail(FH_ERR_MEMORY, "%s: workspace_bytes gave %" PRIu64 ", wanted at most %" PRIu64,
+                       provider->info.name, wanted, MOST_WORKSPACE);
   }
   return leave(device, status);
 }
@@ -245,7 +254,8 @@ fh_status fh_provider_prepare(fh_provider *provider, fh_device *device, const fh
   if (!provider) return fh_fail_null("provider");
   if (!job) return fh_fail_null("job");
   if ((status = plain_call(given, &plain)) || (status = fh_check_sizes(device, &plain, &checked)) ||
-      (status = supports(provider, device, &checked.call, &bytes)) || (status = fh_check_call(device, &plain, bytes, &checked)))
+      (status = supports(provider, device, &checked.call, &bytes)) ||
+      (status = fh_check_call(device, &plain, bytes, &checked)))
     return status;
   fh_provider_job *made = calloc(1, sizeof *made);
   if (!made) return fh_fail(FH_ERR_MEMORY, "provider: the system refused %zu bytes for the job", sizeof *made);
@@ -276,9 +286,7 @@ static fh_status take(fh_provider_job *job, step *function, const char *name) {
   return leave(job->device, status ? said(job->provider, status, name, text) : FH_OK);
 }
 
-fh_status fh_provider_run(fh_provider_job *job) {
-  return take(job, job ? job->provider->table.run : NULL, "run");
-}
+fh_status fh_provider_run(fh_provider_job *job) { return take(job, job ? job->provider->table.run : NULL, "run"); }
 
 fh_status fh_provider_collect(fh_provider_job *job) {
   return take(job, job ? job->provider->table.collect : NULL, "collect");

@@ -58,7 +58,8 @@ fh_status fh_timer_elapsed_us(fh_timer *timer, double *us) {
   if (!timer) return fh_fail_null("timer");
   if (!us) return fh_fail_null("us");
   if (!timer->stopped)
-    return fh_fail(FH_ERR_ARGUMENT, "timer: got no %s, wanted a start and a stop after it", timer->started ? "stop" : "start");
+    return fh_fail(FH_ERR_ARGUMENT, "timer: got no %s, wanted a start and a stop after it",
+                   timer->started ? "stop" : "start");
   return timer->device->back_end->moment_between(timer->device, &timer->start, &timer->stop, us);
 }
 

@@ -20,16 +20,15 @@
 #define VERSION_TEXT "0.2.0"
 _Static_assert(FH_VERSION == 0 * 10000 + 2 * 100 + 0, "VERSION_TEXT spells FH_VERSION");
 
-int32_t fh_version(void) {
-  return FH_VERSION;
-}
+int32_t fh_version(void) { return FH_VERSION; }
 
-uint32_t fh_header_checksum(void) {
-  return FH_HEADER_CHECKSUM;
-}
+uint32_t fh_header_checksum(void) { return FH_HEADER_CHECKSUM; }
 
 uint64_t fh_struct_bytes(const char *name) {
-  static const struct { const char *name; uint64_t bytes; } known[] = {
+  static const struct {
+    const char *name;
+    uint64_t bytes;
+  } known[] = {
       {"fh_device_options", sizeof(fh_device_options)},
       {"fh_device_info", sizeof(fh_device_info)},
       {"fh_view_info", sizeof(fh_view_info)},

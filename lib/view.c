@@ -6,12 +6,12 @@
 
 #include "internal.h"
 
-int32_t fh_dtype_bytes(int32_t dtype) {
-  return dtype == FH_BF16 ? 2 : dtype == FH_F32 || dtype == FH_I32 ? 4 : 0;
-}
+int32_t fh_dtype_bytes(int32_t dtype) { return dtype == FH_BF16 ? 2 : dtype == FH_F32 || dtype == FH_I32 ? 4 : 0; }
 
 fh_array fh_view_array(const fh_view *view, const char *name) {
-  fh_array array = {.name = name, .base = view->info.data, .element_bytes = fh_dtype_bytes(view->info.dtype),
+  fh_array array = {.name = name,
+                    .base = view->info.data,
+                    .element_bytes = fh_dtype_bytes(view->info.dtype),
                     .rank = view->info.rank};
   for (int32_t i = 0; i < array.rank; i++) array.count[i] = view->info.shape[i], array.stride[i] = view->info.stride[i];
   return array;
@@ -43,8 +43,8 @@ static fh_status make(fh_buffer *buffer, fh_view_info *info, fh_view **view) {
                      buffer->bytes, info->offset, (int)bytes);
     info->data = buffer->base + offset;
     if ((uintptr_t)info->data & (uintptr_t)(bytes - 1))
-      return fh_fail(FH_ERR_ALIGNMENT, "buffer: its base %p is not a multiple of the element's %d bytes", (void *)buffer->base,
-                     (int)bytes);
+      return fh_fail(FH_ERR_ALIGNMENT, "buffer: its base %p is not a multiple of the element's %d bytes",
+                     (void *)buffer->base, (int)bytes);
   }
   fh_view *made = malloc(sizeof *made);
   if (!made) return fh_fail(FH_ERR_MEMORY, "view: the system refused %zu bytes for the handle", sizeof *made);
@@ -61,8 +61,10 @@ fh_status fh_view_create(fh_buffer *buffer, int32_t dtype, int32_t rank, const i
   if (!buffer) return fh_fail_null("buffer");
   if (!shape) return fh_fail_null("shape");
   if (!view) return fh_fail_null("view");
-  if (!fh_dtype_bytes(dtype)) return fh_fail(FH_ERR_ARGUMENT, "dtype: got %d, wanted 1 (bf16), 2 (f32) or 3 (i32)", (int)dtype);
-  if (rank < 1 || rank > FH_MAX_RANK) return fh_fail(FH_ERR_SHAPE, "rank: got %d, wanted 1 .. %d", (int)rank, (int)FH_MAX_RANK);
+  if (!fh_dtype_bytes(dtype))
+    return fh_fail(FH_ERR_ARGUMENT, "dtype: got %d, wanted 1 (bf16), 2 (f32) or 3 (i32)", (int)dtype);
+  if (rank < 1 || rank > FH_MAX_RANK)
+    return fh_fail(FH_ERR_SHAPE, "rank: got %d, wanted 1 .. %d", (int)rank, (int)FH_MAX_RANK);
   fh_view_info info = {.dtype = dtype, .rank = rank, .offset = offset};
   int64_t contiguous = 1;
   for (int32_t i = rank; i-- > 0;) {
@@ -79,16 +81,18 @@ fh_status fh_view_slice(const fh_view *view, int32_t dim, int64_t first, int64_t
   if (!view) return fh_fail_null("view");
   if (!slice) return fh_fail_null("slice");
   fh_view_info info = view->info;
-  if (dim < 0 || dim >= info.rank) return fh_fail(FH_ERR_SHAPE, "dim: got %d, wanted 0 .. %d", (int)dim, (int)info.rank - 1);
+  if (dim < 0 || dim >= info.rank)
+    return fh_fail(FH_ERR_SHAPE, "dim: got %d, wanted 0 .. %d", (int)dim, (int)info.rank - 1);
   if (step == 0) return fh_fail(FH_ERR_ARGUMENT, "step: got 0, wanted another number");
   const int64_t size = info.shape[dim];
   int64_t last = first;
   if (count < 0) return fh_fail(FH_ERR_SHAPE, "count: got %" PRId64 ", wanted >= 0", count);
-  if (count > 0 && (__builtin_mul_overflow(count - 1, step, &last) || __builtin_add_overflow(first, last, &last))) last = -1;
+  if (count > 0 && (__builtin_mul_overflow(count - 1, step, &last) || __builtin_add_overflow(first, last, &last)))
+    last = -1;
   if (first < 0 || first > size || (count > 0 && (first == size || last < 0 || last >= size)))
     return fh_fail(FH_ERR_SHAPE,
-                   "slice: got %" PRId64 " elements from %" PRId64 " in steps of %" PRId64 ", wanted them within the %" PRId64
-                   " of dimension %d",
+                   "slice: got %" PRId64 " elements from %" PRId64 " in steps of %" PRId64
+                   ", wanted them within the %" PRId64 " of dimension %d",
                    count, first, step, size, (int)dim);
   int64_t skipped;
   if (__builtin_mul_overflow(info.stride[dim], step, &info.stride[dim])) {
@@ -115,11 +119,14 @@ fh_status fh_view_get_info(const fh_view *view, fh_view_info *info) {
   return fh_struct_out("fh_view_info", info, FH_UP_TO(fh_view_info, dtype), &view->info, sizeof view->info);
 }
 
-/* ---- Contents ----------------------------------------------------------------------------------------------------- */
+/* ---- Contents ---------------------------------------------------------------------------------------------------- */
 
 /* Nearest even of a double, in one rounding: through a float rounded to odd, which keeps what lies beyond it. */
 static uint16_t bf16_of(double x) {
-  union { float f; uint32_t u; } v = {(float)x};
+  union {
+    float f;
+    uint32_t u;
+  } v = {(float)x};
   if (!isnan(x) && (double)v.f != x) {
     if (fabs((double)v.f) > fabs(x)) v.u--;
     v.u |= 1;
@@ -132,11 +139,14 @@ fh_status fh_view_fill(fh_view *view, double value) {
   uint32_t bits;
   if (view->info.dtype == FH_I32) {
     if (!(value >= INT32_MIN && value <= INT32_MAX && value == floor(value)))
-      return fh_fail(FH_ERR_ARGUMENT, "value: got %.17g, wanted a whole number in %d .. %d for an i32 view", value, INT32_MIN,
-                     INT32_MAX);
+      return fh_fail(FH_ERR_ARGUMENT, "value: got %.17g, wanted a whole number in %d .. %d for an i32 view", value,
+                     INT32_MIN, INT32_MAX);
     bits = (uint32_t)(int32_t)value;
   } else if (view->info.dtype == FH_F32) {
-    const union { float f; uint32_t u; } v = {(float)value};
+    const union {
+      float f;
+      uint32_t u;
+    } v = {(float)value};
     bits = v.u;
   } else {
     bits = bf16_of(value);
@@ -150,12 +160,13 @@ static fh_status check_host(const fh_view *view, const char *name, const void *h
   const int32_t element = fh_dtype_bytes(view->info.dtype);
   const uint64_t wanted = (uint64_t)view->elements * (uint64_t)element;
   if (bytes != wanted)
-    return fh_fail(FH_ERR_SHAPE, "bytes: got %" PRIu64 ", wanted %" PRIu64 ", %" PRId64 " elements of %d bytes", bytes, wanted,
-                   view->elements, (int)element);
+    return fh_fail(FH_ERR_SHAPE, "bytes: got %" PRIu64 ", wanted %" PRIu64 ", %" PRId64 " elements of %d bytes", bytes,
+                   wanted, view->elements, (int)element);
   if (!bytes) return FH_OK;
   if (!host) return fh_fail_null(name);
   const fh_array mine = fh_view_array(view, "view");
-  const fh_array other = {.name = name, .base = host, .element_bytes = 1, .rank = 1, .count = {(int64_t)bytes}, .stride = {1}};
+  const fh_array other = {
+      .name = name, .base = host, .element_bytes = 1, .rank = 1, .count = {(int64_t)bytes}, .stride = {1}};
   if (!fh_arrays_disjoint(&mine, &other)) return fh_fail(FH_ERR_OVERLAP, "%s: its memory overlaps the view's", name);
   return FH_OK;
 }
@@ -187,12 +198,13 @@ fh_status fh_view_copy(fh_view *dst, const fh_view *src) {
   if (!dst) return fh_fail_null("dst");
   if (!src) return fh_fail_null("src");
   const fh_view_info *d = &dst->info, *s = &src->info;
-  if (d->dtype != s->dtype) return fh_fail(FH_ERR_ARGUMENT, "src: got dtype %d, wanted dst's %d", (int)s->dtype, (int)d->dtype);
+  if (d->dtype != s->dtype)
+    return fh_fail(FH_ERR_ARGUMENT, "src: got dtype %d, wanted dst's %d", (int)s->dtype, (int)d->dtype);
   if (d->rank != s->rank) return fh_fail(FH_ERR_SHAPE, "src: got rank %d, wanted dst's %d", (int)s->rank, (int)d->rank);
   for (int32_t i = 0; i < d->rank; i++)
     if (d->shape[i] != s->shape[i])
-      return fh_fail(FH_ERR_SHAPE, "src: got %" PRId64 " elements in dimension %d, wanted dst's %" PRId64, s->shape[i], (int)i,
-                     d->shape[i]);
+      return fh_fail(FH_ERR_SHAPE, "src: got %" PRId64 " elements in dimension %d, wanted dst's %" PRId64, s->shape[i],
+                     (int)i, d->shape[i]);
   if (!dst->elements) return FH_OK;
   const fh_array to = fh_view_array(dst, "dst"), from = fh_view_array(src, "src");
   if (!fh_arrays_disjoint(&to, &from)) return fh_fail(FH_ERR_OVERLAP, "dst: its memory overlaps src's");

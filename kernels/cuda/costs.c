@@ -1,15 +1,15 @@
 /*
  * Built-in costs, a table a device, for FH_AUTO and for people who ask what a path is expected to take.
  *
- * A device that stands in the table gets what was measured on it. Any other device gets the costs of the first row, scaled by what the
- * device reports:
+ * A device that stands in the table gets what was measured on it. Any other device gets the costs of the first row,
+ * scaled by what the device reports:
  *     compute = multiprocessors * clock of the row's device / (multiprocessors * clock of this one)
  *     memory  = memory clock * bus width of the row's device / (memory clock * bus width of this one)
- * gflop_us and unit_us of gather, padded and packed are multiplied by `compute`: tensor cores and shared memory, and about so the L2
- * cache, go by multiprocessors and clock. unit_us of a plan is multiplied by `compute`, its gflop_us, which stands for the lists read and
- * unions written, by `memory`. call_us stays: starting a kernel takes about as long on every device. A quotient whose numbers the
- * device does not report is 1, but for multiprocessors, which every device reports. The text that comes with the costs says which of the
- * two it was.
+ * gflop_us and unit_us of gather, padded and packed are multiplied by `compute`: tensor cores and shared memory, and
+ * about so the L2 cache, go by multiprocessors and clock. unit_us of a plan is multiplied by `compute`, its gflop_us,
+ * which stands for the lists read and unions written, by `memory`. call_us stays: starting a kernel takes about as long
+ * on every device. A quotient whose numbers the device does not report is 1, but for multiprocessors, which every
+ * device reports. The text that comes with the costs says which of the two it was.
  */
 #include <math.h>
 #include <string.h>
@@ -17,12 +17,12 @@
 #include "cuda/registry.h"
 #include "groups.h"
 
-/* Of a kernel, by the heads that it computes at once (gather) or has to store (padded, which multiplies 64 whatever they are). Gather's
- * gflop_us is by the heads that it computes. */
+/* Of a kernel, by the heads that it computes at once (gather) or has to store (padded, which multiplies 64 whatever
+ * they are). Gather's gflop_us is by the heads that it computes. */
 typedef struct kernel_costs {
   const char *kernel; /* a name of the registry */
   int32_t heads;
-  int32_t ctas;       /* that share a multiprocessor; 0: waves of CTAs are not looked at */
+  int32_t ctas; /* that share a multiprocessor; 0: waves of CTAs are not looked at */
   fh_path_cost cost;
 } kernel_costs;
 
@@ -35,24 +35,29 @@ typedef struct device_costs {
   fhk_gpu gpu;
   kernel_costs kernels[MOST_KERNEL_COSTS];
   fh_path_cost packed;
-  fh_path_cost plan;    /* of lists that share nothing, at plan_heads heads: it goes by keys */
+  fh_path_cost plan; /* of lists that share nothing, at plan_heads heads: it goes by keys */
   int32_t plan_heads;
-  double split_us;      /* what combining the parts of split unions adds to a call */
-  /* A row takes this part of its time in a full device where a cluster shares it, and where it has a multiprocessor to itself. */
+  double split_us; /* what combining the parts of split unions adds to a call */
+  /* A row takes this part of its time in a full device where a cluster shares it, and where it has a multiprocessor
+   * to itself. */
   double row_shared, row_alone;
 } device_costs;
 
-#define SOURCE(device) \
+#define SOURCE(device)                               \
   .name = device, .measured = "measured on " device, \
   .scaled = "scaled from " device " by multiprocessors, clocks and memory bus; nobody measured this device"
 
 static const device_costs devices[] = {
     {
-        /* d_qk 512, topk 640, lists full, calls that fill the device; portable gather: uniform lists over 8192 rows, at 16 and 32 heads
-         * csa lists, times what uniform ones take more at 8 heads. results/nvidia-h200/ has the runs behind the sm90 kernels, the
-         * README of portable gather its own. */
+        /* d_qk 512, topk 640, lists full, calls that fill the device; portable gather: uniform lists over 8192 rows,
+         * at 16 and 32 heads csa lists, times what uniform ones take more at 8 heads. results/nvidia-h200/ has the
+         * runs behind the sm90 kernels, the README of portable gather its own. */
         SOURCE("NVIDIA H200"),
-        .gpu = {.multiprocessors = 132, .capability = 90, .clock_mhz = 1980, .memory_clock_mhz = 3201, .memory_bus_bits = 6144},
+        .gpu = {.multiprocessors = 132,
+                .capability = 90,
+                .clock_mhz = 1980,
+                .memory_clock_mhz = 3201,
+                .memory_bus_bits = 6144},
         .kernels =
             {
                 {"sm90 gather", 8, 2, {5.3, 0.0, 7.86}},
@@ -82,14 +87,10 @@ static const device_costs *row_of(const fhk_gpu *gpu) {
   return NULL;
 }
 
-static double quotient(double of, double by) {
-  return of > 0 && by > 0 ? of / by : 1;
-}
+static double quotient(double of, double by) { return of > 0 && by > 0 ? of / by : 1; }
 
 /* How much longer units take than in a device that is always full: the last wave takes as long as the others. */
-static double in_waves(double units, double slots) {
-  return units > 0 ? ceil(units / slots) * slots / units : 1;
-}
+static double in_waves(double units, double slots) { return units > 0 ? ceil(units / slots) * slots / units : 1; }
 
 /* The costs of a kernel at so many heads or the next more; the registry's name may say more, behind a comma. */
 static const kernel_costs *costs_of(const device_costs *row, const char *kernel, int32_t heads) {
@@ -103,7 +104,8 @@ static const kernel_costs *costs_of(const device_costs *row, const char *kernel,
 }
 
 /* us per GFLOP of the call's own heads: the kernel multiplies more of them. */
-static fh_path_cost gather_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call, const fhk_kernel *kernel) {
+static fh_path_cost gather_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call,
+                                const fhk_kernel *kernel) {
   const double rows = (double)call->s_q, multiprocessors = gpu->multiprocessors;
   const int32_t heads = fhk_kernel_heads(kernel, call);
   const kernel_costs *known = costs_of(row, kernel->name, heads);
@@ -116,7 +118,8 @@ static fh_path_cost gather_cost(const device_costs *row, const fhk_gpu *gpu, con
   return cost;
 }
 
-static fh_path_cost padded_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call, const fhk_kernel *kernel) {
+static fh_path_cost padded_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call,
+                                const fhk_kernel *kernel) {
   if (kernel->run == fhk_portable_gather_run) return gather_cost(row, gpu, call, kernel); /* over h_pad heads */
   fh_path_cost cost = costs_of(row, kernel->name, call->h_q)->cost;
   const double tiles = (double)call->s_q * call->h_pad / kernel->block;
@@ -124,7 +127,8 @@ static fh_path_cost padded_cost(const device_costs *row, const fhk_gpu *gpu, con
   return cost;
 }
 
-static fh_path_cost packed_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call, const fhk_kernel *kernel) {
+static fh_path_cost packed_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call,
+                                const fhk_kernel *kernel) {
   fh_path_cost cost = row->packed;
   const int32_t splits = fhk_sm90_packed_splits(gpu, call);
   const double groups = (double)fh_groups_most(call->s_q, call->requests, call->group);

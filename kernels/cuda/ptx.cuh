@@ -1,6 +1,6 @@
 /*
- * One wrapper per PTX instruction that CUDA C++ has no word for. The bracket names the section of the PTX ISA manual relied on.
- * A shared-memory address is the 32-bit number that smem_addr() gives.
+ * One wrapper per PTX instruction that CUDA C++ has no word for. The bracket names the section of the PTX ISA manual
+ * relied on. A shared-memory address is the 32-bit number that smem_addr() gives.
  */
 #ifndef FEWHEAD_KERNELS_CUDA_PTX_CUH
 #define FEWHEAD_KERNELS_CUDA_PTX_CUH
@@ -59,18 +59,21 @@ FHK_DEV void mbar_init(uint32_t bar, uint32_t arrivals) {
 }
 /* Makes the inits visible to the asynchronous proxy; once, after the last init. [fence.mbarrier_init] */
 FHK_DEV void fence_mbar_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-/* One arrival. It releases the accesses of the arriving thread only: a thread that speaks for its warp does __syncwarp() first. */
-FHK_DEV void mbar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+/* One arrival. It releases the accesses of the arriving thread only: a thread that speaks for its warp does
+ * __syncwarp() first. */
+FHK_DEV void mbar_arrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
 /* Waits until the phase of this parity is complete. On a fresh barrier parity 1 counts as complete. */
 FHK_DEV void mbar_wait(uint32_t bar, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(bar), "r"(parity)
-      : "memory");
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;\n"
+               "}\n" ::"r"(bar),
+               "r"(parity)
+               : "memory");
 }
 
 /* ---- Asynchronous copies [Data Movement: cp.async] ---- */
@@ -79,7 +82,8 @@ FHK_DEV void mbar_wait(uint32_t bar, uint32_t parity) {
 FHK_DEV void cp_async16(uint32_t dst, const void *src, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
 }
-/* Arrive on `bar` once every earlier cp.async of this thread has landed; the arrival is one of those counted at init. */
+/* Arrive on `bar` once every earlier cp.async of this thread has landed; the arrival is one of those counted at
+ * init. */
 FHK_DEV void cp_async_arrive(uint32_t bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
@@ -91,7 +95,8 @@ FHK_DEV void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/* A load of constant memory that starts here, in order with other volatile instructions. [Data Movement: ld.global.nc] */
+/* A load of constant memory that starts here, in order with other volatile instructions. [Data Movement:
+ * ld.global.nc] */
 FHK_DEV uint32_t ld_global(const uint32_t *p) {
   uint32_t v;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(p));
@@ -105,9 +110,12 @@ FHK_DEV void st_shared4(uint32_t addr, uint32_t a, uint32_t b, uint32_t c, uint3
 FHK_DEV void st_shared2(uint32_t addr, uint32_t a, uint32_t b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(addr), "r"(a), "r"(b) : "memory");
 }
-FHK_DEV void st_shared_f(uint32_t addr, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(addr), "f"(v) : "memory"); }
+FHK_DEV void st_shared_f(uint32_t addr, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(addr), "f"(v) : "memory");
+}
 FHK_DEV void st_shared_f4(uint32_t addr, float4 v) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
 }
 FHK_DEV uint2 ld_shared2(uint32_t addr) {
   uint2 v;
@@ -116,7 +124,10 @@ FHK_DEV uint2 ld_shared2(uint32_t addr) {
 }
 FHK_DEV uint4 ld_shared4(uint32_t addr) {
   uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(addr) : "memory");
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(addr)
+               : "memory");
   return v;
 }
 FHK_DEV float ld_shared_f(uint32_t addr) {
@@ -132,7 +143,10 @@ FHK_DEV void or_shared(uint32_t addr, uint32_t bits, bool on) {
 }
 FHK_DEV float4 ld_shared_f4(uint32_t addr) {
   float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(addr) : "memory");
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(addr)
+               : "memory");
   return v;
 }
 
@@ -151,7 +165,8 @@ template <int kRegs>
 FHK_DEV void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegs));
 }
-/* Generic-proxy writes of this thread (st, stmatrix, landed cp.async) before later async-proxy reads (wgmma). [fence.proxy.async] */
+/* Generic-proxy writes of this thread (st, stmatrix, landed cp.async) before later async-proxy reads (wgmma).
+ * [fence.proxy.async] */
 FHK_DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* ---- Grids [griddepcontrol] ---- */
@@ -163,7 +178,8 @@ FHK_DEV void wait_for_grid_before() {
 #endif
 }
 
-/* The grid behind this one may start, where its launch allows that, as soon as all CTAs here have said so or have ended. */
+/* The grid behind this one may start, where its launch allows that, as soon as all CTAs here have said so or have
+ * ended. */
 FHK_DEV void let_grid_behind_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -204,14 +220,16 @@ FHK_DEV void ldmatrix4_trans(uint32_t (&r)[4], uint32_t addr) {
                : "memory");
 }
 FHK_DEV void stmatrix4(uint32_t addr, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b), "r"(c), "r"(d)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b), "r"(c),
+               "r"(d)
                : "memory");
 }
 FHK_DEV void stmatrix2_trans(uint32_t addr, uint32_t a, uint32_t b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(addr), "r"(a), "r"(b) : "memory");
 }
 FHK_DEV void stmatrix4_trans(uint32_t addr, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b), "r"(c), "r"(d)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 FHK_DEV uint32_t movmatrix_trans(uint32_t x) {
@@ -221,10 +239,10 @@ FHK_DEV uint32_t movmatrix_trans(uint32_t x) {
 }
 /* d[16x8] += a[16x16] b[16x8], bf16 in, fp32 out. */
 FHK_DEV void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+               "%1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* ---- Matrices by warpgroup [Asynchronous Warpgroup Level Matrix: wgmma], sm_90a ---- */
@@ -235,7 +253,8 @@ template <int kPending>
 FHK_DEV void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-/* No instruction: tells the compiler that an accumulator changes here, so that it neither reads nor moves it while a wgmma owns it. */
+/* No instruction: tells the compiler that an accumulator changes here, so that it neither reads nor moves it while a
+ * wgmma owns it. */
 template <int kCount>
 FHK_DEV void keep(float (&r)[kCount]) {
 #pragma unroll
@@ -243,10 +262,10 @@ FHK_DEV void keep(float (&r)[kCount]) {
 }
 
 /*
- * Matrix descriptors, 128-byte swizzle: a tile is made of atoms of 8 rows x 128 bytes, 1024-byte aligned, in which 16-byte unit u of
- * row r lies at unit u ^ (r % 8). `atom_stride` is the distance of atoms along the strided direction, in bytes.
- * The address field counts 16-byte units, so a step inside the tile is an addition to the descriptor.
- * [Matrix Descriptor Format, Canonical Layouts]
+ * Matrix descriptors, 128-byte swizzle: a tile is made of atoms of 8 rows x 128 bytes, 1024-byte aligned, in which
+ * 16-byte unit u of row r lies at unit u ^ (r % 8). `atom_stride` is the distance of atoms along the strided direction,
+ * in bytes. The address field counts 16-byte units, so a step inside the tile is an addition to the descriptor. [Matrix
+ * Descriptor Format, Canonical Layouts]
  */
 FHK_DEV uint64_t desc_sw128(uint32_t addr, uint32_t leading_bytes, uint32_t stride_bytes) {
   return static_cast<uint64_t>((addr & 0x3FFFF) >> 4) | (static_cast<uint64_t>(leading_bytes >> 4) << 16) |
@@ -254,16 +273,16 @@ FHK_DEV uint64_t desc_sw128(uint32_t addr, uint32_t leading_bytes, uint32_t stri
 }
 /* K-major operand: a row holds 64 contiguous k values; atoms of 8 rows follow each other. Next k16 step: + 2. */
 FHK_DEV uint64_t desc_k_major(uint32_t addr) { return desc_sw128(addr, 16, 1024); }
-/* MN-major operand: a row is one k value with 64 contiguous m (or n) values; atoms of 8 k values follow each other, the next 64 m (n)
- * values lie `chunk_bytes` further. Next k16 step (16 rows of 128 bytes): + 128. */
+/* MN-major operand: a row is one k value with 64 contiguous m (or n) values; atoms of 8 k values follow each other,
+ * the next 64 m (n) values lie `chunk_bytes` further. Next k16 step (16 rows of 128 bytes): + 128. */
 FHK_DEV uint64_t desc_mn_major(uint32_t addr, uint32_t chunk_bytes) { return desc_sw128(addr, chunk_bytes, 1024); }
 
 #define FHK_REGS_4 "%0, %1, %2, %3"
 #define FHK_REGS_8 FHK_REGS_4 ", %4, %5, %6, %7"
 #define FHK_REGS_16 FHK_REGS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define FHK_REGS_32 FHK_REGS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define FHK_REGS_64                                                                                                      \
-  FHK_REGS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                        \
+#define FHK_REGS_64                                                                                \
+  FHK_REGS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define FHK_ACC_4(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define FHK_ACC_8(d, i) FHK_ACC_4(d, i), FHK_ACC_4(d, (i) + 4)
@@ -273,17 +292,18 @@ FHK_DEV uint64_t desc_mn_major(uint32_t addr, uint32_t chunk_bytes) { return des
 
 /*
  * d[64 x N] (+)= a[64x16] b[16xN], bf16 in, fp32 out, both operands in shared memory; accumulate = 0 overwrites d.
- * kTransA, kTransB: 0 = K-major, 1 = MN-major. A warp w of the warpgroup holds rows 16 w .. 16 w + 15: lane l rows l / 4 and l / 4 + 8,
- * and of each 8 columns j the pair 8 j + 2 (l % 4) + {0, 1} as d[4 j], d[4 j + 1] (first row), d[4 j + 2], d[4 j + 3] (second row).
+ * kTransA, kTransB: 0 = K-major, 1 = MN-major. A warp w of the warpgroup holds rows 16 w .. 16 w + 15: lane l rows l /
+ * 4 and l / 4 + 8, and of each 8 columns j the pair 8 j + 2 (l % 4) + {0, 1} as d[4 j], d[4 j + 1] (first row), d[4 j +
+ * 2], d[4 j + 3] (second row).
  */
-#define FHK_WGMMA_SS(N, COUNT, A, B, P, TA, TB)                                                                           \
-  template <int kTransA, int kTransB>                                                                                     \
-  FHK_DEV void wgmma_ss(float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) {                                      \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" FHK_REGS_##COUNT "}, %" #A ", %" #B         \
-                 ", p, 1, 1, %" #TA ", %" #TB ";\n}\n"                                                                    \
-                 : FHK_ACC_##COUNT(d, 0)                                                                                  \
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(kTransA), "n"(kTransB));                                          \
+#define FHK_WGMMA_SS(N, COUNT, A, B, P, TA, TB)                                                \
+  template <int kTransA, int kTransB>                                                          \
+  FHK_DEV void wgmma_ss(float(&d)[COUNT], uint64_t a, uint64_t b, int accumulate) {            \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" FHK_REGS_##COUNT \
+                 "}, %" #A ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}\n"                      \
+                 : FHK_ACC_##COUNT(d, 0)                                                       \
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(kTransA), "n"(kTransB));               \
   }
 FHK_WGMMA_SS(8, 4, 4, 5, 6, 7, 8)
 FHK_WGMMA_SS(16, 8, 8, 9, 10, 11, 12)
@@ -292,15 +312,16 @@ FHK_WGMMA_SS(64, 32, 32, 33, 34, 35, 36)
 FHK_WGMMA_SS(128, 64, 64, 65, 66, 67, 68)
 #undef FHK_WGMMA_SS
 
-/* The same with a in registers (the layout of d's fragments, k in place of columns); b K-major (kTransB = 0) or MN-major. */
-#define FHK_WGMMA_RS(N, COUNT, A0, A1, A2, A3, B, P, TB)                                                                  \
-  template <int kTransB>                                                                                                  \
-  FHK_DEV void wgmma_rs(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, int accumulate) {                          \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" FHK_REGS_##COUNT "}, {%" #A0 ", %" #A1      \
-                 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #TB ";\n}\n"                                                \
-                 : FHK_ACC_##COUNT(d, 0)                                                                                  \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB));                    \
+/* The same with a in registers (the layout of d's fragments, k in place of columns); b K-major (kTransB = 0) or
+ * MN-major. */
+#define FHK_WGMMA_RS(N, COUNT, A0, A1, A2, A3, B, P, TB)                                               \
+  template <int kTransB>                                                                               \
+  FHK_DEV void wgmma_rs(float(&d)[COUNT], const uint32_t(&a)[4], uint64_t b, int accumulate) {         \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" FHK_REGS_##COUNT         \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #TB ";\n}\n"       \
+                 : FHK_ACC_##COUNT(d, 0)                                                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB)); \
   }
 FHK_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, 37, 38)
 FHK_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, 69, 70)

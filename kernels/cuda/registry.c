@@ -4,8 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#define RUNS(family) \
-  .prepare = fhk_##family##_prepare, .workspace = fhk_##family##_workspace, .run = fhk_##family##_run
+#define RUNS(family) .prepare = fhk_##family##_prepare, .workspace = fhk_##family##_workspace, .run = fhk_##family##_run
 #define ALIGNED(q, kv, out) .q_bytes = (q), .kv_bytes = (kv), .out_bytes = (out)
 #define ANY_ALIGNMENT ALIGNED(1, 1, 1)
 #define PORTABLE .capability = 80
@@ -13,39 +12,50 @@
 #define HEADS_TO(n) .most_heads = (n)
 #define COUNTS(least, most, keys) .narrowest = (least), .block = (most), .tile = (keys)
 
-/* In order of preference for each path. cp.async copies 16 bytes from multiples of 16; the kernels of unaligned rows load elements one
- * by one. Devices without a padded kernel of their own run portable gather over h_pad heads: it computes the zero heads too. */
+/* In order of preference for each path. cp.async copies 16 bytes from multiples of 16; the kernels of unaligned rows
+ * load elements one by one. Devices without a padded kernel of their own run portable gather over h_pad heads: it
+ * computes the zero heads too. */
 static const fhk_kernel rows[] = {
-    {"portable reference", FH_REFERENCE, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_reference), COUNTS(8, 8, 32)},
+    {"portable reference", FH_REFERENCE, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_reference),
+     COUNTS(8, 8, 32)},
 
     {"sm90 padded", FH_PADDED, SM90, HEADS_TO(128), ALIGNED(16, 16, 16), RUNS(sm90_padded), COUNTS(64, 64, 64)},
-    {"sm90 padded, unaligned out", FH_PADDED, SM90, HEADS_TO(128), ALIGNED(16, 16, 1), RUNS(sm90_padded), COUNTS(64, 64, 64)},
-    {"sm90 padded, unaligned", FH_PADDED, SM90, HEADS_TO(128), ANY_ALIGNMENT, RUNS(sm90_padded_unaligned), COUNTS(64, 64, 64)},
-    {"portable gather", FH_PADDED, PORTABLE, HEADS_TO(128), ALIGNED(4, 16, 16), RUNS(portable_gather), COUNTS(8, 32, 16)},
-    {"portable gather, unaligned", FH_PADDED, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_gather), COUNTS(8, 32, 16)},
+    {"sm90 padded, unaligned out", FH_PADDED, SM90, HEADS_TO(128), ALIGNED(16, 16, 1), RUNS(sm90_padded),
+     COUNTS(64, 64, 64)},
+    {"sm90 padded, unaligned", FH_PADDED, SM90, HEADS_TO(128), ANY_ALIGNMENT, RUNS(sm90_padded_unaligned),
+     COUNTS(64, 64, 64)},
+    {"portable gather", FH_PADDED, PORTABLE, HEADS_TO(128), ALIGNED(4, 16, 16), RUNS(portable_gather),
+     COUNTS(8, 32, 16)},
+    {"portable gather, unaligned", FH_PADDED, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_gather),
+     COUNTS(8, 32, 16)},
 
     {"sm90 gather", FH_GATHER, SM90, HEADS_TO(128), ALIGNED(16, 16, 4), RUNS(sm90_gather), COUNTS(8, 32, 64)},
-    {"portable gather", FH_GATHER, PORTABLE, HEADS_TO(128), ALIGNED(4, 16, 16), RUNS(portable_gather), COUNTS(8, 32, 16)},
-    {"portable gather, unaligned", FH_GATHER, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_gather), COUNTS(8, 32, 16)},
+    {"portable gather", FH_GATHER, PORTABLE, HEADS_TO(128), ALIGNED(4, 16, 16), RUNS(portable_gather),
+     COUNTS(8, 32, 16)},
+    {"portable gather, unaligned", FH_GATHER, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_gather),
+     COUNTS(8, 32, 16)},
 
     {"sm90 packed", FH_PACKED, SM90, HEADS_TO(64), ALIGNED(16, 16, 16), RUNS(sm90_packed), COUNTS(64, 64, 64)},
-    {"sm90 packed, unaligned out", FH_PACKED, SM90, HEADS_TO(64), ALIGNED(16, 16, 1), RUNS(sm90_packed), COUNTS(64, 64, 64)},
-    {"sm90 packed, unaligned", FH_PACKED, SM90, HEADS_TO(64), ANY_ALIGNMENT, RUNS(sm90_packed_unaligned), COUNTS(64, 64, 64)},
+    {"sm90 packed, unaligned out", FH_PACKED, SM90, HEADS_TO(64), ALIGNED(16, 16, 1), RUNS(sm90_packed),
+     COUNTS(64, 64, 64)},
+    {"sm90 packed, unaligned", FH_PACKED, SM90, HEADS_TO(64), ANY_ALIGNMENT, RUNS(sm90_packed_unaligned),
+     COUNTS(64, 64, 64)},
 };
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-const fhk_kernel *fhk_kernel_row(int32_t i) {
-  return i >= 0 && i < ROWS ? &rows[i] : NULL;
-}
+const fhk_kernel *fhk_kernel_row(int32_t i) { return i >= 0 && i < ROWS ? &rows[i] : NULL; }
 
 int fhk_kernel_runs_on(const fhk_kernel *kernel, const fhk_gpu *gpu) {
-  return kernel->exact ? gpu->capability == kernel->capability && !gpu->portable_only : gpu->capability >= kernel->capability;
+  return kernel->exact ? gpu->capability == kernel->capability && !gpu->portable_only
+                       : gpu->capability >= kernel->capability;
 }
 
-/* Are the rows of an array that starts at p and steps by these strides, in elements of `size` bytes, on multiples of `bytes`? */
+/* Are the rows of an array that starts at p and steps by these strides, in elements of `size` bytes, on multiples of
+ * `bytes`? */
 static int aligned(const void *p, int64_t stride0, int64_t stride1, int64_t size, int64_t bytes) {
-  return (int64_t)((uintptr_t)p % (uintptr_t)bytes) == 0 && stride0 % bytes * size % bytes == 0 && stride1 % bytes * size % bytes == 0;
+  return (int64_t)((uintptr_t)p % (uintptr_t)bytes) == 0 && stride0 % bytes * size % bytes == 0 &&
+         stride1 % bytes * size % bytes == 0;
 }
 
 int fhk_kernel_takes(const fhk_kernel *kernel, const fhk_gpu *gpu, const fh_call *call, int32_t path) {
@@ -69,7 +79,7 @@ int32_t fhk_kernel_heads(const fhk_kernel *kernel, const fh_call *call) {
   return (heads + width - 1) / width * width;
 }
 
-/* ---- Refusals ------------------------------------------------------------------------------------------------------------- */
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 /* Text that grows at its end and is cut where the room ends. */
 typedef struct text {
@@ -80,7 +90,8 @@ typedef struct text {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static void add(text *t, const char *format, ...) {
+static void
+add(text *t, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   const int length = vsnprintf(t->at, t->room, format, arguments);

@@ -9,11 +9,12 @@ namespace fhk {
 /*
  * Rows have numbers here, 0 .. count - 1, in the order in which they are begun.
  * All rows of a call: the last one first, since the lists of a causal chunk are longest there.
- * Path FH_AUTO, on a plan: the rows of its groups order[0 .. packed_from), the last of these groups first, `group` numbers each. A
- * group that ends early lacks its last rows: they are -1. Neighbours are computed at about the same time either way: they share KV
- * rows that the L2 cache serves faster then.
+ * Path FH_AUTO, on a plan: the rows of its groups order[0 .. packed_from), the last of these groups first, `group`
+ * numbers each. A group that ends early lacks its last rows: they are -1. Neighbours are computed at about the same
+ * time either way: they share KV rows that the L2 cache serves faster then.
  *
- * What the plan's memory holds is data: whatever it is, group numbers and rows are clamped as they are read, and no address is bad.
+ * What the plan's memory holds is data: whatever it is, group numbers and rows are clamped as they are read, and no
+ * address is bad.
  */
 struct Rows {
   const int32_t *order; /* NULL: all rows */
@@ -37,17 +38,21 @@ struct Rows {
   }
 };
 
-/* Numbers there can be are below this: kernels look a few grids ahead in 32 bits. A call of more rows has terabytes of output. */
+/* Numbers there can be are below this: kernels look a few grids ahead in 32 bits. A call of more rows has terabytes
+ * of output. */
 constexpr int64_t kMostRows = INT32_MAX - (1 << 20);
 
 inline Rows rows_of(const fh_call &call) {
   const int32_t all = static_cast<int32_t>(call.s_q);
   if (call.path != FH_AUTO) return {nullptr, nullptr, nullptr, all, 1, 0};
   const fh_plan &plan = *call.plan;
-  return {plan.order, plan.requests > 1 ? plan.first : nullptr, plan.packed_from, all, plan.group, static_cast<int32_t>(plan.groups)};
+  return {plan.order, plan.requests > 1 ? plan.first : nullptr, plan.packed_from, all,
+          plan.group, static_cast<int32_t>(plan.groups)};
 }
 /* The most numbers that a call can have. */
-inline int64_t most_rows(const fh_call &call) { return call.path == FH_AUTO ? call.plan->groups * call.plan->group : call.s_q; }
+inline int64_t most_rows(const fh_call &call) {
+  return call.path == FH_AUTO ? call.plan->groups * call.plan->group : call.s_q;
+}
 
 }  // namespace fhk
 

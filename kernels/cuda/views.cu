@@ -42,14 +42,16 @@ __device__ uint32_t random_bits(const fhk_random &r, int32_t dtype, uint64_t i) 
   } else {
     fh_philox(r.seed, r.stream, i / 4, w);
     const uint32_t word = w[i % 4];
-    if (dtype == FH_I32) return static_cast<uint32_t>(static_cast<int32_t>(r.low + static_cast<int64_t>((word * r.width) >> 32)));
+    if (dtype == FH_I32)
+      return static_cast<uint32_t>(static_cast<int32_t>(r.low + static_cast<int64_t>((word * r.width) >> 32)));
     x = __fmaf_rn(__fmul_rn(__int2float_rn(static_cast<int>(word >> 8)), 0x1p-24f), r.scale, r.a);
   }
   return dtype == FH_BF16 ? fh_bf16(x) : __float_as_uint(x);
 }
 
 __global__ void fill_kernel(const __grid_constant__ fhk_elements to, uint32_t bits) {
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < to.count; i += int64_t{gridDim.x} * kThreads) store(to, i, bits);
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < to.count; i += int64_t{gridDim.x} * kThreads)
+    store(to, i, bits);
 }
 
 __global__ void random_kernel(const __grid_constant__ fhk_elements to, const __grid_constant__ fhk_random random) {

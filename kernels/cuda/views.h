@@ -1,4 +1,5 @@
-/* What fh_view_* needs on a CUDA device: setting, reading and copying strided elements. Stream-ordered; return a cudaError_t as int. */
+/* What fh_view_* needs on a CUDA device: setting, reading and copying strided elements. Stream-ordered; return a
+ * cudaError_t as int. */
 #ifndef FEWHEAD_KERNELS_CUDA_VIEWS_H
 #define FEWHEAD_KERNELS_CUDA_VIEWS_H
 
@@ -8,7 +9,8 @@
 extern "C" {
 #endif
 
-/* Element (i, j, ..) lies at data + (i * stride[0] + j * stride[1] + ..) * element_bytes; entries past the rank are 1 and 0. */
+/* Element (i, j, ..) lies at data + (i * stride[0] + j * stride[1] + ..) * element_bytes; entries past the rank are
+ * 1 and 0. */
 typedef struct fhk_elements {
   void *data;
   int64_t count; /* product of the shape, > 0 */

@@ -1,7 +1,8 @@
 /*
  * The 64-row tile of sm90: O[64 x 512] = softmax(Q[64 x d] K^T) V over a list of KV rows; what a row is, a policy says.
  *
- * One persistent CTA of four warpgroups an SM. Blocks of 64 list entries, and the tiles they belong to, follow without a gap:
+ * One persistent CTA of four warpgroups an SM. Blocks of 64 list entries, and the tiles they belong to, follow without
+ * a gap:
  *
  *   warpgroup 3: fetch            warpgroup 0: score                  warpgroups 1, 2: pv, 256 columns each
  *   wait empty[slot] <------------------------------------------------ arrive empty[slot] once PV has read it
@@ -13,24 +14,28 @@
  *                                 mask, P = 2^(scale S - m)
  *                                 P to shared memory
  *
- * The tensor cores work on scores and on PV in turn. The scoring warps give P of a block away once they have queued the next block's
- * scores: PV then has the tensor pipe while P is made of those scores. If P is given away earlier, the two PV warpgroups take four
- * fifths of the pipe. The scores, which the longest chain waits for, then come late, and the pipe idles while P is made of them.
+ * The tensor cores work on scores and on PV in turn. The scoring warps give P of a block away once they have queued the
+ * next block's scores: PV then has the tensor pipe while P is made of those scores. If P is given away earlier, the two
+ * PV warpgroups take four fifths of the pipe. The scores, which the longest chain waits for, then come late, and the
+ * pipe idles while P is made of them.
  *
- * P refers to a maximum m that may lag: P of a block is made before the block's own maximum is known. Only if a row's maximum has
- * grown by more than kSlack is P made again, and O and the sum are brought up to the new m. A tile's end brings the true maximum back.
+ * P refers to a maximum m that may lag: P of a block is made before the block's own maximum is known. Only if a row's
+ * maximum has grown by more than kSlack is P made again, and O and the sum are brought up to the new m. A tile's end
+ * brings the true maximum back.
  *
- * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: with more of it in registers too few are left for
- * exponentials to overlap. The first half passes through the ring, 32 rows a slot, so that few real rows cost few slots; the
- * rest is fetched to its place as soon as the last scores of the tile before are done.
+ * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: with more of it in registers too few are
+ * left for exponentials to overlap. The first half passes through the ring, 32 rows a slot, so that few real rows cost
+ * few slots; the rest is fetched to its place as soon as the last scores of the tile before are done.
  *
- * What a row's query chose of a block is a word of 64 bits. The fetching warps, which have issue slots to spare, make these words of the
- * entries' marks, and the scoring threads test them. One fetching thread tells the others what the next tile is.
+ * What a row's query chose of a block is a word of 64 bits. The fetching warps, which have issue slots to spare, make
+ * these words of the entries' marks, and the scoring threads test them. One fetching thread tells the others what the
+ * next tile is.
  *
  * A policy is a struct that is passed to the kernel by value:
  *   int32_t tiles                        tiles of the launch at most, below 2^31 - 2^16
  *   int32_t count()                      how many there are
- *   void enter(), void leave()           first and last in every CTA: what the grid owes those in front of it and behind it
+ *   void enter(), void leave()           first and last in every CTA: what the grid owes those in front of it and
+ *                                        behind it
  *   uint32_t kv_rows                     entries are KV rows; one that is not below this counts as a hole
  *   int32_t next(int32_t i)              the tile that the CTA takes after tile i; the first one is blockIdx.x
  *   int32_t look(int32_t i)              a load that tile() needs, a tile early
@@ -42,16 +47,19 @@
  *   float sink(tile, int r), void statistics(tile, int r, float m, float l)
  *   float scale                          sm_scale * log2(e)
  *   bool aligned_out                        out rows start on multiples of 16 bytes
- *   static constexpr bool kPartial       a tile has a part of its rows' keys. Then, in place of out_row, sink and statistics:
- *                                        float4 *partial(tile): O before the division, in accumulator order: float4 k of the 32
- *                                        of thread t of half h at (32 h + k) 128 + t; float2 *sums(tile): (maximum, sum) of a row
+ *   static constexpr bool kPartial       a tile has a part of its rows' keys. Then, in place of out_row, sink and
+ *                                        statistics:
+ *                                        float4 *partial(tile): O before the division, in accumulator order: float4 k
+ *                                        of the 32
+ *                                        of thread t of half h at (32 h + k) 128 + t; float2 *sums(tile): (maximum,
+ *                                        sum) of a row
  *   static constexpr bool kShared        rows of a tile have different keys
  *
- * Isolation, where kShared: the P of a masked pair, 0, times a NaN or an Inf of V would reach a row that never chose that key.
- * Such a KV row shows in the scores of every row, 0 * Inf = NaN included, and a masked score becomes s * 0 - inf: still NaN. The
- * row maximum, taken so that NaN wins, is the test, at no cost beside the vote that kSlack needs; the scoring warp that sees it
- * overwrites the bad V rows with zeros before it gives its P away. Rows that did choose the key keep its NaN, which their P
- * carries.
+ * Isolation, where kShared: the P of a masked pair, 0, times a NaN or an Inf of V would reach a row that never chose
+ * that key. Such a KV row shows in the scores of every row, 0 * Inf = NaN included, and a masked score becomes s * 0 -
+ * inf: still NaN. The row maximum, taken so that NaN wins, is the test, at no cost beside the vote that kSlack needs;
+ * the scoring warp that sees it overwrites the bad V rows with zeros before it gives its P away. Rows that did choose
+ * the key keep its NaN, which their P carries.
  */
 #ifndef FEWHEAD_KERNELS_SM90_TILE_CUH
 #define FEWHEAD_KERNELS_SM90_TILE_CUH
@@ -62,18 +70,23 @@ namespace fhk {
 namespace sm90_tile {
 
 constexpr int kThreads = 512;
-constexpr int kScoreRegs = 144, kPvRegs = 160, kFetchRegs = 48; /* 144 + 2 * 160 + 48 = 4 * 128, what the launch allots */
+constexpr int kScoreRegs = 144, kPvRegs = 160, kFetchRegs = 48; /* 144 + 2 * 160 + 48 = 4 * 128, what the launch
+                                                                   allots */
 constexpr int kRows = 64, kBlock = 64, kDv = 512;
-constexpr int kGranule = 16;                        /* rows of a warp */
-constexpr uint32_t kSlotBytes = 2 * kChunkBytes;    /* a quarter of a block, 64 rows x 128 columns; or 32 rows of Q x 256 */
-constexpr uint32_t kGranuleChunk = kGranule * 128;  /* 16 rows x 64 columns */
-constexpr uint32_t kWordBytes = 4 * kGranule * 8;   /* words of a block: which entries each query of each scoring warp chose */
+constexpr int kGranule = 16;                       /* rows of a warp */
+constexpr uint32_t kSlotBytes = 2 * kChunkBytes;   /* a quarter of a block, 64 rows x 128 columns; or 32 rows
+                                                       of Q x 256 */
+constexpr uint32_t kGranuleChunk = kGranule * 128; /* 16 rows x 64 columns */
+constexpr uint32_t kWordBytes = 4 * kGranule * 8;  /* words of a block: which entries each query of each
+                                                       scoring warp chose */
 constexpr int kQuarters = 4;
-constexpr int kRegisterSteps = 16;                  /* k16 steps of Q that live in registers */
-constexpr float kSlack = 8;                         /* P stays below 2^kSlack times the sums of the blocks before */
-constexpr uint32_t kGranuleBytes = kRegisterSteps / 4 * kGranuleChunk; /* a granule's columns for registers: half a slot */
+constexpr int kRegisterSteps = 16; /* k16 steps of Q that live in registers */
+constexpr float kSlack = 8;        /* P stays below 2^kSlack times the sums of the blocks before */
+constexpr uint32_t kGranuleBytes = kRegisterSteps / 4 * kGranuleChunk; /* a granule's columns for registers:
+                                                                          half a slot */
 static_assert(2 * kGranuleBytes == kSlotBytes, "two granules of Q fill a slot");
-constexpr int kTailChunks = kDv / 64 - kRegisterSteps / 4; /* chunks of Q up to column 511 that are read from shared memory */
+constexpr int kTailChunks = kDv / 64 - kRegisterSteps / 4; /* chunks of Q up to column 511 that are read from
+                                                              shared memory */
 
 /* What the warpgroups need to know of a tile. */
 struct Tile {
@@ -81,7 +94,7 @@ struct Tile {
   const int32_t *list; /* KV rows of its entries */
   int32_t rows;        /* rows 0 .. rows - 1 are real; the others are zeros and never stored. -1: no more tiles */
   uint32_t entries;
-  int32_t part;        /* the policy's own */
+  int32_t part; /* the policy's own */
   int32_t unused;
 };
 static_assert(sizeof(Tile) == 32, "two 16-byte units");
@@ -92,17 +105,19 @@ FHK_DEV int32_t blocks_of(const Tile &tile) {
 template <int kD>
 struct Shape {
   static_assert(kD == 512 || kD == 576, "columns past 512 are one chunk at most");
-  static constexpr bool kRope = kD > kDv;           /* columns 512 .. 575: scores only */
+  static constexpr bool kRope = kD > kDv; /* columns 512 .. 575: scores only */
   static constexpr int kSlots = kRope ? 10 : 11;
   /* Shared memory, bytes from a 1024-byte boundary. */
-  static constexpr uint32_t kQueryTail = 0;         /* Q from column 256 on, [64 rows x 64 columns] chunks */
+  static constexpr uint32_t kQueryTail = 0; /* Q from column 256 on, [64 rows x 64 columns] chunks */
   static constexpr uint32_t kRing = kQueryTail + (kTailChunks + (kRope ? 1 : 0)) * kChunkBytes;
   static constexpr uint32_t kRopeSlot = kRing + kSlots * kSlotBytes;
   static constexpr uint32_t kP = kRopeSlot + (kRope ? kChunkBytes : 0); /* P of two blocks, bf16 64 x 64 */
-  static constexpr uint32_t kRescale = kP + 2 * kChunkBytes;             /* of two blocks, a float a row: O is multiplied by it */
-  static constexpr uint32_t kFinish = kRescale + 2 * kRows * 4;                /* of two tiles, a float a row: O ends with it */
-  static constexpr uint32_t kWords = kFinish + 2 * kRows * 4;                 /* of three blocks */
-  static constexpr uint32_t kTiles = kWords + 3 * kWordBytes;                 /* four Tile */
+  static constexpr uint32_t kRescale = kP + 2 * kChunkBytes;            /* of two blocks, a float a row: O is
+                                                                            multiplied by it */
+  static constexpr uint32_t kFinish = kRescale + 2 * kRows * 4;         /* of two tiles, a float a row: O
+                                                                                  ends with it */
+  static constexpr uint32_t kWords = kFinish + 2 * kRows * 4;           /* of three blocks */
+  static constexpr uint32_t kTiles = kWords + 3 * kWordBytes;           /* four Tile */
   static constexpr uint32_t kBarriers = kTiles + 4 * sizeof(Tile);
   static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 12) * 8;
   static_assert(kBytes <= 227 * 1024, "more shared memory than a CTA can have");
@@ -112,15 +127,24 @@ template <int kD>
 struct Barriers {
   using X = Shape<kD>;
   uint32_t base;
-  FHK_DEV uint32_t full(uint32_t slot) const { return base + slot * 8; } /* 128 fetching threads' copies, 4 warps' own writes */
-  FHK_DEV uint32_t empty(uint32_t slot) const { return base + (X::kSlots + slot) * 8; }      /* the 4 warps that read it last */
-  FHK_DEV uint32_t rope_full() const { return base + 2 * X::kSlots * 8; }                    /* 128 fetching threads */
-  FHK_DEV uint32_t rope_empty() const { return base + (2 * X::kSlots + 1) * 8; }             /* 4 scoring warps */
-  FHK_DEV uint32_t given(uint32_t buffer) const { return base + (2 * X::kSlots + 2 + buffer) * 8; } /* 4 scoring warps */
+  FHK_DEV uint32_t full(uint32_t slot) const {
+    return base + slot * 8;
+  } /* 128 fetching threads' copies, 4
+                                                                            warps' own writes */
+  FHK_DEV uint32_t empty(uint32_t slot) const {
+    return base + (X::kSlots + slot) * 8;
+  }                                                                              /* the 4 warps that read it last */
+  FHK_DEV uint32_t rope_full() const { return base + 2 * X::kSlots * 8; }        /* 128 fetching threads */
+  FHK_DEV uint32_t rope_empty() const { return base + (2 * X::kSlots + 1) * 8; } /* 4 scoring warps */
+  FHK_DEV uint32_t given(uint32_t buffer) const {
+    return base + (2 * X::kSlots + 2 + buffer) * 8;
+  } /* 4 scoring warps */
   FHK_DEV uint32_t taken(uint32_t buffer) const { return base + (2 * X::kSlots + 4 + buffer) * 8; } /* 8 PV warps */
-  FHK_DEV uint32_t told(uint32_t k) const { return base + (2 * X::kSlots + 6 + k) * 8; }     /* one fetching thread; k < 4 */
-  FHK_DEV uint32_t tail_full() const { return base + (2 * X::kSlots + 10) * 8; }             /* 128 fetching threads */
-  FHK_DEV uint32_t tail_empty() const { return base + (2 * X::kSlots + 11) * 8; }            /* 4 scoring warps */
+  FHK_DEV uint32_t told(uint32_t k) const {
+    return base + (2 * X::kSlots + 6 + k) * 8;
+  }                                                                               /* one fetching thread; k < 4 */
+  FHK_DEV uint32_t tail_full() const { return base + (2 * X::kSlots + 10) * 8; }  /* 128 fetching threads */
+  FHK_DEV uint32_t tail_empty() const { return base + (2 * X::kSlots + 11) * 8; } /* 4 scoring warps */
   FHK_DEV void init() const {
     for (uint32_t i = 0; i < X::kSlots; i++) {
       ptx::mbar_init(full(i), 128 + 4 * kWarpArrivals);
@@ -156,8 +180,8 @@ struct Ring {
   }
 };
 
-/* The CTA's tile number `turn`, told while the one before is fetched. There is room for four: four tiles are more slots than the
- * ring has, so all have read the one that is overwritten. */
+/* The CTA's tile number `turn`, told while the one before is fetched. There is room for four: four tiles are more
+ * slots than the ring has, so all have read the one that is overwritten. */
 FHK_DEV void tell_tile(uint32_t tiles, uint32_t told, uint32_t turn, const Tile &tile) {
   const uint32_t to = tiles + (turn & 3) * static_cast<uint32_t>(sizeof tile);
   const uint64_t first = static_cast<uint64_t>(tile.first), list = reinterpret_cast<uint64_t>(tile.list);
@@ -173,8 +197,11 @@ FHK_DEV Tile hear_tile(uint32_t smem, uint32_t turn) {
   const uint32_t from = smem + X::kTiles + (turn & 3) * static_cast<uint32_t>(sizeof(Tile));
   const uint4 a = ptx::ld_shared4(from), b = ptx::ld_shared4(from + 16);
   return {static_cast<int64_t>(a.x | static_cast<uint64_t>(a.y) << 32),
-          reinterpret_cast<const int32_t *>(a.z | static_cast<uint64_t>(a.w) << 32), static_cast<int32_t>(b.x), b.y,
-          static_cast<int32_t>(b.z), 0};
+          reinterpret_cast<const int32_t *>(a.z | static_cast<uint64_t>(a.w) << 32),
+          static_cast<int32_t>(b.x),
+          b.y,
+          static_cast<int32_t>(b.z),
+          0};
 }
 
 /* Where the next block's words are. */
@@ -187,7 +214,7 @@ FHK_DEV int granules(const Tile &tile) { return (tile.rows + kGranule - 1) / kGr
 /* Ring slots of a tile's Q. */
 FHK_DEV int query_slots(const Tile &tile) { return (granules(tile) + 1) / 2; }
 
-/* ---- Warpgroup 3. Thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}: eight threads cover 128 bytes ---- */
+/* Warpgroup 3. Thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}: eight threads cover 128 bytes */
 
 /* kAligned: rows of q and kv start on multiples of 16 bytes. Otherwise elements travel one by one, correct and slow. */
 template <bool kAligned>
@@ -221,11 +248,11 @@ struct Share {
   uint32_t mine;
 };
 
-/* Q of a tile: the columns for registers through the ring, the others to where wgmma reads them once that is free. `filled`: granules
- * of the tail that may be other than zero. */
+/* Q of a tile: the columns for registers through the ring, the others to where wgmma reads them once that is free.
+ * `filled`: granules of the tail that may be other than zero. */
 template <int kD, bool kAligned, typename Policy>
-FHK_DEV void fetch_query(const Policy &policy, const Tile &tile, uint32_t smem, const Barriers<kD> &bar, const Share &share, int lane,
-                         uint32_t turn, Ring<Shape<kD>::kSlots> &ring, int &filled) {
+FHK_DEV void fetch_query(const Policy &policy, const Tile &tile, uint32_t smem, const Barriers<kD> &bar,
+                         const Share &share, int lane, uint32_t turn, Ring<Shape<kD>::kSlots> &ring, int &filled) {
   using X = Shape<kD>;
   for (int g = 0; g < granules(tile); g++) {
     const int r = g * kGranule + share.row0;
@@ -233,7 +260,8 @@ FHK_DEV void fetch_query(const Policy &policy, const Tile &tile, uint32_t smem, 
     const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + (g & 1) * kGranuleBytes + share.mine;
     if ((g & 1) == 0) ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
 #pragma unroll
-    for (int c = 0; c < kRegisterSteps / 4; c++) copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
+    for (int c = 0; c < kRegisterSteps / 4; c++)
+      copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
     if ((g & 1) == 1 || g + 1 == granules(tile)) {
       slot_arrive<kAligned>(bar.full(ring.slot), lane);
       ring.skip(1);
@@ -252,8 +280,8 @@ FHK_DEV void fetch_query(const Policy &policy, const Tile &tile, uint32_t smem, 
   copies_arrive<kAligned>(bar.tail_full());
 }
 
-/* The words of a block, by a warp for its 16 rows: bit j of a query's word says that the query chose entry j. member0, member1: the
- * lane's entry of the first 32 and of the second, a bit a query. */
+/* The words of a block, by a warp for its 16 rows: bit j of a query's word says that the query chose entry j.
+ * member0, member1: the lane's entry of the first 32 and of the second, a bit a query. */
 FHK_DEV void store_words(uint32_t words, uint32_t member0, uint32_t member1, int query0, int queries, int lane) {
   uint2 word = make_uint2(0, 0);
   for (int q = 0; q < queries; q++) {
@@ -277,10 +305,11 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   const Share share = {t >> 3, t & 7, swizzled(t >> 3, t & 7)};
-  const int query0 = policy.query_of(warp * kGranule), queries = policy.query_of(warp * kGranule + kGranule - 1) - query0 + 1;
+  const int query0 = policy.query_of(warp * kGranule),
+            queries = policy.query_of(warp * kGranule + kGranule - 1) - query0 + 1;
   Ring<X::kSlots> ring;
   uint32_t rope_phase = 1, words = smem + X::kWords;
-  int filled = kRows / kGranule; /* granules of the tail that may be other than zero */
+  int filled = kRows / kGranule;                   /* granules of the tail that may be other than zero */
   int32_t i = blockIdx.x, looked = policy.look(i); /* thread 0: the tile to tell of next */
   auto tell = [&](uint32_t turn) {
     Tile tile = {0, nullptr, -1, 0, 0, 0};
@@ -370,7 +399,8 @@ FHK_DEV float larger(float a, float b) {
 /* Of either row, with the four scores of columns j and j + 1. */
 template <bool kShared>
 FHK_DEV float2 larger_pair(float2 x, const float *s) {
-  return make_float2(larger<kShared>(x.x, larger<kShared>(s[0], s[1])), larger<kShared>(x.y, larger<kShared>(s[2], s[3])));
+  return make_float2(larger<kShared>(x.x, larger<kShared>(s[0], s[1])),
+                     larger<kShared>(x.y, larger<kShared>(s[2], s[3])));
 }
 /* The largest of the lane's scores of either row. */
 template <bool kShared>
@@ -413,7 +443,8 @@ FHK_DEV void silence(const float (&s)[32], uint32_t ring, const Ring<kSlots> &af
   for (int k = 0; k < 16; k++) {
     const int at = 4 * (k >> 1) + (k & 1);
     uint32_t who = __ballot_sync(~0u, !(s[at] < INFINITY) | !(s[at + 2] < INFINITY));
-    who |= who >> 16, who |= who >> 8, who |= who >> 4, who &= 15; /* bit c: a lane with column 8 (k / 2) + 2 c + k % 2 */
+    who |= who >> 16, who |= who >> 8, who |= who >> 4, who &= 15; /* bit c: a lane with column 8 (k / 2) + 2 c
+                                                                      + k % 2 */
     while (who) {
       const uint32_t row = 8 * (k >> 1) + 2 * (__ffs(who) - 1) + (k & 1);
       who &= who - 1;
@@ -444,7 +475,8 @@ FHK_DEV void load_query(uint32_t (&q)[kRegisterSteps][4], const Tile &tile, uint
                         Ring<Shape<kD>::kSlots> &ring, uint32_t frag_row, uint32_t frag_unit, int warp, int lane) {
   using X = Shape<kD>;
   const int slots = query_slots(tile);
-  for (int k = 0; k < slots; k++) { /* all of them: letting a slot go that is not filled yet would count for what it held */
+  for (int k = 0; k < slots; k++) { /* all of them: letting a slot go that is not filled yet would count for
+                                       what it held */
     const Ring<X::kSlots> at = ring.ahead(k);
     ptx::mbar_wait(bar.full(at.slot), at.phase);
   }
@@ -461,11 +493,12 @@ FHK_DEV void load_query(uint32_t (&q)[kRegisterSteps][4], const Tile &tile, uint
   ring.skip(slots);
 }
 
-/* Queue S = Q K^T of a block, number n of its tile and `turn` of the CTA. The P of the block before is given away when all of it is
- * queued. */
+/* Queue S = Q K^T of a block, number n of its tile and `turn` of the CTA. The P of the block before is given away
+ * when all of it is queued. */
 template <int kD>
-FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4], uint32_t smem, const Barriers<kD> &bar,
-                          Ring<Shape<kD>::kSlots> &ring, int32_t n, uint32_t turn, uint32_t tile_turn, int lane) {
+FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4], uint32_t smem,
+                          const Barriers<kD> &bar, Ring<Shape<kD>::kSlots> &ring, int32_t n, uint32_t turn,
+                          uint32_t tile_turn, int lane) {
   using X = Shape<kD>;
   const uint64_t tail = ptx::desc_k_major(smem + X::kQueryTail);
 #pragma unroll
@@ -492,15 +525,17 @@ FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4]
     ptx::wgmma_fence();
     const uint64_t k_desc = ptx::desc_k_major(smem + X::kRopeSlot);
 #pragma unroll
-    for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(s, tail + kTailChunks * (kChunkBytes / 16) + k * 2, k_desc + k * 2, 1);
+    for (int k = 0; k < 4; k++)
+      ptx::wgmma_ss<0, 0>(s, tail + kTailChunks * (kChunkBytes / 16) + k * 2, k_desc + k * 2, 1);
     ptx::wgmma_commit();
   }
 }
 
-/* P = 2^(scale S - m) to shared memory at p_mine. Returns the lane's part of the sums of its two rows; `largest`: its largest scores. */
+/* P = 2^(scale S - m) to shared memory at p_mine. Returns the lane's part of the sums of its two rows; `largest`:
+ * its largest scores. */
 template <bool kShared>
-FHK_DEV float2 make_p(const float (&s)[32], float scale, float m0, float m1, uint32_t p_mine, uint32_t frag_row, uint32_t frag_unit,
-                      float2 &largest) {
+FHK_DEV float2 make_p(const float (&s)[32], float scale, float m0, float m1, uint32_t p_mine, uint32_t frag_row,
+                      uint32_t frag_unit, float2 &largest) {
   float2 sums = make_float2(0.f, 0.f);
   largest = make_float2(-INFINITY, -INFINITY);
   float e[2][8];
@@ -516,18 +551,18 @@ FHK_DEV float2 make_p(const float (&s)[32], float scale, float m0, float m1, uin
       const float(&p)[8] = e[(k & 1) ^ 1];
       sums.x += (p[0] + p[1]) + (p[4] + p[5]);
       sums.y += (p[2] + p[3]) + (p[6] + p[7]);
-      ptx::stmatrix4(p_mine + swizzled(frag_row, 2 * (k - 1) + frag_unit), ptx::pack_bf16(p[0], p[1]), ptx::pack_bf16(p[2], p[3]),
-                     ptx::pack_bf16(p[4], p[5]), ptx::pack_bf16(p[6], p[7]));
+      ptx::stmatrix4(p_mine + swizzled(frag_row, 2 * (k - 1) + frag_unit), ptx::pack_bf16(p[0], p[1]),
+                     ptx::pack_bf16(p[2], p[3]), ptx::pack_bf16(p[4], p[5]), ptx::pack_bf16(p[6], p[7]));
     }
   }
   return sums;
 }
 
-/* The end of a tile, by the first lane of each quad: what O is multiplied by to be out, and the statistics. top: the true maxima of its
- * two rows; rest: what brings O and the sums up to them; l: the whole sums by then. */
+/* The end of a tile, by the first lane of each quad: what O is multiplied by to be out, and the statistics. top: the
+ * true maxima of its two rows; rest: what brings O and the sums up to them; l: the whole sums by then. */
 template <typename Policy>
-FHK_DEV void finish_rows(const Policy &policy, const Tile &tile, int r0, float2 top, float2 rest, float2 l, float sink0, float sink1,
-                         uint32_t finish) {
+FHK_DEV void finish_rows(const Policy &policy, const Tile &tile, int r0, float2 top, float2 rest, float2 l, float sink0,
+                         float sink1, uint32_t finish) {
   const int r1 = r0 + 8;
   if constexpr (Policy::kPartial) {
     policy.sums(tile)[r0] = make_float2(top.x, l.x);
@@ -546,7 +581,8 @@ template <int kD, typename Policy>
 FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
-  /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of the right. */
+  /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of
+   * the right. */
   const uint32_t frag_row = (lane & 7) + ((lane >> 3) & 1) * 8, frag_unit = lane >> 4;
   const uint32_t p_mine = smem + X::kP + warp * kGranuleChunk;
   const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
@@ -567,7 +603,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
     /* ---- Q from the ring to registers */
     uint32_t q[kRegisterSteps][4];
     load_query<kD>(q, tile, smem, bar, ring, frag_row, frag_unit, warp, lane);
-    asm volatile("" : "+f"(sink0), "+f"(sink1)); /* loaded by now, not where the tile ends */
+    asm volatile("" : "+f"(sink0), "+f"(sink1));    /* loaded by now, not where the tile ends */
     float2 top = make_float2(-INFINITY, -INFINITY); /* the lane's largest scores so far */
     float m0 = kMaxStart, m1 = kMaxStart;           /* the maxima that P and the sums refer to */
     float l0 = 0.f, l1 = 0.f;
@@ -601,12 +637,14 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
         hide_others();
         x = lane_max<Policy::kShared>(s);
       }
-      if (n == 0 || __any_sync(~0u, !(fmaf(x.x, policy.scale, -m0) <= kSlack) | !(fmaf(x.y, policy.scale, -m1) <= kSlack))) {
+      if (n == 0 ||
+          __any_sync(~0u, !(fmaf(x.x, policy.scale, -m0) <= kSlack) | !(fmaf(x.y, policy.scale, -m1) <= kSlack))) {
         if constexpr (Policy::kShared) {
           if (__any_sync(~0u, !(x.x < INFINITY) | !(x.y < INFINITY))) {
             silence(s, smem + X::kRing, ring, lane);
             /* The words are read anew, or the compiler keeps the 64 conditions of above for this. */
-            hide(s, ptx::ld_shared2(words + word0), ptx::ld_shared2(words + word1), lane, [](float) { return -INFINITY; });
+            hide(s, ptx::ld_shared2(words + word0), ptx::ld_shared2(words + word1), lane,
+                 [](float) { return -INFINITY; });
             x = lane_max<true>(s);
           }
         }
@@ -625,7 +663,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
       l0 += sums.x, l1 += sums.y;
       words = next_words<kD>(smem, words);
-      if (n + 1 == blocks) { /* out = O / (l + 2^(sink - m)), with the true maxima again */
+      if (n + 1 == blocks) {                   /* out = O / (l + 2^(sink - m)), with the true maxima again */
         tile = hear_tile<kD>(smem, tile_turn); /* again: it would cost registers beside Q */
         top = quad_max(top);
         const float top0 = fmaxf(top.x * policy.scale, kMaxStart), top1 = fmaxf(top.y * policy.scale, kMaxStart);
@@ -635,7 +673,7 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
           finish_rows(policy, tile, r0, make_float2(top0, top1), make_float2(rest0, rest1), l, sink0, sink1,
                       smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4);
       }
-      ptx::fence_proxy_async(); /* P, before wgmma reads it */
+      ptx::fence_proxy_async();                                  /* P, before wgmma reads it */
       if (n + 1 == blocks) warp_arrive(bar.given(buffer), lane); /* no next scores to queue first */
       turn++;
     }
@@ -684,7 +722,8 @@ FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool a
   }
   if (!row) return;
 #pragma unroll
-  for (int j = 0; j < 4; j++) *reinterpret_cast<uint4 *>(row + 32 * j + 8 * c4) = make_uint4(v[j][0], v[j][1], v[j][2], v[j][3]);
+  for (int j = 0; j < 4; j++)
+    *reinterpret_cast<uint4 *>(row + 32 * j + 8 * c4) = make_uint4(v[j][0], v[j][1], v[j][2], v[j][3]);
 }
 
 template <int kD, typename Policy>
@@ -703,7 +742,8 @@ FHK_DEV void pv(const Policy &policy, uint32_t smem, int half, int warp, int lan
     float finish0, finish1;
     for (int32_t n = 0; n < blocks; n++) {
       const uint32_t buffer = turn & 1;
-      ptx::mbar_wait(bar.given(buffer), turn >> 1 & 1); /* also says that K = V of this block has landed: its scores are done */
+      ptx::mbar_wait(bar.given(buffer), turn >> 1 & 1); /* also says that K = V of this block has landed: its
+                                                           scores are done */
       turn++;
       const float rescale0 = ptx::ld_shared_f(smem + X::kRescale + (buffer * kRows + r0) * 4);
       const float rescale1 = ptx::ld_shared_f(smem + X::kRescale + (buffer * kRows + r1) * 4);
@@ -745,7 +785,8 @@ FHK_DEV void pv(const Policy &policy, uint32_t smem, int half, int warp, int lan
       float4 *to = policy.partial(tile) + half * 32 * 128 + warp * 32 + lane;
 #pragma unroll
       for (int j = 0; j < 16; j++)
-        to[j * 128] = make_float4(o0[4 * j] * finish0, o0[4 * j + 1] * finish0, o0[4 * j + 2] * finish1, o0[4 * j + 3] * finish1);
+        to[j * 128] =
+            make_float4(o0[4 * j] * finish0, o0[4 * j + 1] * finish0, o0[4 * j + 2] * finish1, o0[4 * j + 3] * finish1);
 #pragma unroll
       for (int j = 0; j < 16; j++)
         to[(16 + j) * 128] =
@@ -791,10 +832,12 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Po
 
 template <int kD, bool kAligned, typename Policy>
 cudaError_t prepare() {
-  return cudaFuncSetAttribute(kernel<kD, kAligned, Policy>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape<kD>::kBytes);
+  return cudaFuncSetAttribute(kernel<kD, kAligned, Policy>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              Shape<kD>::kBytes);
 }
 
-/* early: the policy's enter() keeps the order among grids, so that this one may start before the one in front has ended. */
+/* early: the policy's enter() keeps the order among grids, so that this one may start before the one in front has
+ * ended. */
 template <int kD, bool kAligned, typename Policy>
 cudaError_t launch(const Policy &policy, bool early, int32_t multiprocessors, cudaStream_t stream) {
   const int32_t ctas = policy.tiles < multiprocessors ? policy.tiles : multiprocessors;

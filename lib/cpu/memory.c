@@ -11,7 +11,8 @@
 
 enum {
   ALIGNMENT = 256,
-  HUGE_PAGE = 2 << 20, /* from this size up memory is aligned to, and asked for in, huge pages: gathered rows touch many pages */
+  HUGE_PAGE = 2 << 20, /* from this size up memory is aligned to, and asked for in, huge pages: gathered rows
+                          touch many pages */
   CACHE_LINE = 64,
   CHUNK = 1 << 20 /* what one turn of a thread fills or flushes */
 };
@@ -19,10 +20,13 @@ enum {
 fh_status fh_cpu_alloc(fh_device *device, fh_memory memory, uint64_t bytes, void **base) {
   (void)device, (void)memory; /* all of it is the host's */
   const uint64_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
-  *base = bytes <= INT64_MAX - alignment ? aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment) : NULL;
+  *base =
+      bytes <= INT64_MAX - alignment ? aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment) : NULL;
   if (!*base) return fh_fail(FH_ERR_MEMORY, "bytes: got %" PRIu64 ", more than the device could allocate", bytes);
 #if defined(MADV_HUGEPAGE)
-  if (alignment == HUGE_PAGE) (void)madvise(*base, bytes, MADV_HUGEPAGE); /* a wish: refused, it changes nothing but speed */
+  if (alignment == HUGE_PAGE)
+    (void)madvise(*base, bytes, MADV_HUGEPAGE); /* a wish: refused, it changes nothing
+                                                                             but speed */
 #endif
   return FH_OK;
 }
@@ -52,7 +56,10 @@ static void on_chunks(fh_buffer *buffer, void (*work)(void *arg, int64_t item, i
   fhk_cpu_parallel(fh_cpu(buffer->device), (int64_t)((buffer->bytes - 1) / CHUNK + 1), work, arg);
 }
 
-typedef struct filling { const fh_buffer *buffer; int32_t value; } filling;
+typedef struct filling {
+  const fh_buffer *buffer;
+  int32_t value;
+} filling;
 
 static void fill_chunk(void *arg, int64_t item, int32_t thread) {
   (void)thread;
@@ -87,7 +94,8 @@ fh_status fh_cpu_evict(fh_buffer *buffer) {
 
 /* No portable instruction drops a line: other memory, twice the size of the largest cache, takes its place. */
 fh_status fh_cpu_evict(fh_buffer *buffer) {
-  const uint64_t cache = buffer->device->info.cache_bytes ? buffer->device->info.cache_bytes : 64 << 20, bytes = 2 * cache;
+  const uint64_t cache = buffer->device->info.cache_bytes ? buffer->device->info.cache_bytes : 64 << 20,
+                 bytes = 2 * cache;
   unsigned char *other = calloc(bytes, 1);
   if (!other) return fh_fail(FH_ERR_MEMORY, "buffer: the system refused the %" PRIu64 " bytes that evict it", bytes);
   for (uint64_t at = 0; at < bytes; at += CACHE_LINE) *(volatile unsigned char *)(other + at) += 1;

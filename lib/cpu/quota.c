@@ -7,12 +7,14 @@
 
 enum { MOST = 1 << 20 }; /* CPUs: more is no limit to any machine, and fits an int32_t */
 
-/* Where systems mount the hierarchies: version 2 alone or beside version 1, and version 1's CPU controller by its names. */
+/* Where systems mount the hierarchies: version 2 alone or beside version 1, and version 1's CPU controller by its
+ * names. */
 static const char *const v2_mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
 static const char *const v1_mounts[] = {"/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu",
                                         "/sys/fs/cgroup/cpu"};
 
-/* Reads up to two numbers of a file's first line. Returns how many there are; 0 too for "max" and for a file that is not there. */
+/* Reads up to two numbers of a file's first line. Returns how many there are; 0 too for "max" and for a file that is
+ * not there. */
 static int numbers_of(const char *root, const char *folder, const char *group, const char *name, long long value[2]) {
   char path[PATH_MAX];
   const int length = snprintf(path, sizeof path, "%s%s%s/%s", root, folder, group, name);
@@ -42,8 +44,9 @@ static int32_t v1_quota(const char *root, const char *mount, const char *group, 
   return numbers_of(root, mount, group, "cpu.cfs_period_us", period) < 1 ? least : smaller(least, quota[0], period[0]);
 }
 
-/* A container may see its own group as the mount's top while its path is the machine's: groups that are not there have no files, and
- * the walk ends at the top. A path with ".." leads outside of what is mounted: the top alone is read. `group` is cut on the way. */
+/* A container may see its own group as the mount's top while its path is the machine's: groups that are not there
+ * have no files, and the walk ends at the top. A path with ".." leads outside of what is mounted: the top alone is
+ * read. `group` is cut on the way. */
 static int32_t walk(const char *root, const char *mount, char *group, int32_t least,
                     int32_t (*quota_of)(const char *root, const char *mount, const char *group, int32_t least)) {
   if (strstr(group, "/..")) *group = 0;

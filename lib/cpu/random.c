@@ -21,8 +21,8 @@ static inline void lanes_generic(uint64_t seed, uint64_t stream, uint64_t block,
 }
 
 #if defined(__x86_64__)
-/* fh_philox on eight blocks: lane i of a word is the low half of a 64-bit lane of its pair, even lanes in [0], odd ones in [1];
- * the upper halves hold leftovers that no operation reads. */
+/* fh_philox on eight blocks: lane i of a word is the low half of a 64-bit lane of its pair, even lanes in [0], odd
+ * ones in [1]; the upper halves hold leftovers that no operation reads. */
 __attribute__((target("avx2,fma"))) static inline void lanes_avx2(uint64_t seed, uint64_t stream, uint64_t block,
                                                                   uint32_t w[4][LANES]) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
@@ -54,8 +54,8 @@ __attribute__((target("avx2,fma"))) static inline void lanes_avx2(uint64_t seed,
 }
 #endif
 
-/* One chunk of a view: positions first .. first + n - 1. `first` is a multiple of FH_CPU_CHUNK and `staged` has room for a whole
- * one, so that the loops have a fixed length and may write past n. */
+/* One chunk of a view: positions first .. first + n - 1. `first` is a multiple of FH_CPU_CHUNK and `staged` has room
+ * for a whole one, so that the loops have a fixed length and may write past n. */
 static inline __attribute__((always_inline)) void make_chunk(const fh_generator *g, int64_t first, int64_t n,
                                                              void *restrict staged, lanes *philox) {
   uint32_t w[4][LANES];
@@ -102,6 +102,4 @@ __attribute__((target("avx2,fma"))) static void make_avx2(void *arg, int64_t fir
 #define make_avx2 make_generic
 #endif
 
-fh_cpu_make *fh_cpu_random_maker(int32_t isa) {
-  return isa >= FH_ISA_AVX2 ? make_avx2 : make_generic;
-}
+fh_cpu_make *fh_cpu_random_maker(int32_t isa) { return isa >= FH_ISA_AVX2 ? make_avx2 : make_generic; }

@@ -3,7 +3,7 @@
 
 #include "cpu_back_end.h"
 
-/* ---- Walking a view in row-major order ------------------------------------------------------------------------------------ */
+/* ---- Walking a view in row-major order --------------------------------------------------------------------------- */
 
 /* A view with dimensions that continue each other joined, so that runs along the last one are long. */
 typedef struct walk {
@@ -49,7 +49,8 @@ static void move_run(unsigned char *at, int64_t stride, unsigned char *host, int
 /* Elements first .. first + n - 1 of the view to or from contiguous memory. n > 0. */
 static void move(const walk *w, int64_t first, int64_t n, void *host, direction way) {
   int64_t index[FH_MAX_RANK] = {0}, rest = first, offset = 0;
-  for (int32_t i = w->rank; i-- > 0; rest /= w->shape[i]) index[i] = rest % w->shape[i], offset += index[i] * w->stride[i];
+  for (int32_t i = w->rank; i-- > 0; rest /= w->shape[i])
+    index[i] = rest % w->shape[i], offset += index[i] * w->stride[i];
   const int32_t inner = w->rank - 1;
   unsigned char *to = host;
   for (;;) {
@@ -69,7 +70,7 @@ static void move(const walk *w, int64_t first, int64_t n, void *host, direction 
   }
 }
 
-/* ---- Setting a view ------------------------------------------------------------------------------------------------------- */
+/* ---- Setting a view ---------------------------------------------------------------------------------------------- */
 
 typedef struct setting {
   walk to;
@@ -81,14 +82,15 @@ typedef struct setting {
 static void set_chunk(void *arg, int64_t item, int32_t thread) {
   (void)thread;
   const setting *set = arg;
-  const int64_t first = item * FH_CPU_CHUNK, left = set->elements - first, n = left < FH_CPU_CHUNK ? left : FH_CPU_CHUNK;
+  const int64_t first = item * FH_CPU_CHUNK, left = set->elements - first,
+                n = left < FH_CPU_CHUNK ? left : FH_CPU_CHUNK;
   _Alignas(64) unsigned char staged[FH_CPU_CHUNK * 4];
   set->make(set->arg, first, n, staged);
   move(&set->to, first, n, staged, TO_VIEW);
 }
 
-/* Set every element: make(arg, first, n, staged) writes elements first .. first + n - 1, n <= FH_CPU_CHUNK. Elements that share
- * memory keep the last one's value. */
+/* Set every element: make(arg, first, n, staged) writes elements first .. first + n - 1, n <= FH_CPU_CHUNK. Elements
+ * that share memory keep the last one's value. */
 static fh_status set(const fh_view *view, fh_cpu_make *make, void *arg) {
   setting all = {.to = walk_of(view), .elements = view->elements, .make = make, .arg = arg};
   const int64_t chunks = (view->elements - 1) / FH_CPU_CHUNK + 1;
@@ -99,7 +101,10 @@ static fh_status set(const fh_view *view, fh_cpu_make *make, void *arg) {
   return FH_OK;
 }
 
-typedef struct constant { int32_t bytes; uint32_t bits; } constant;
+typedef struct constant {
+  int32_t bytes;
+  uint32_t bits;
+} constant;
 
 static void make_constant(void *arg, int64_t first, int64_t n, void *staged) {
   (void)first;
@@ -120,7 +125,7 @@ fh_status fh_cpu_view_random(const fh_view *view, const fh_generator *generator)
   return set(view, fh_cpu_random_maker(view->buffer->device->info.isa), &own);
 }
 
-/* ---- Copies --------------------------------------------------------------------------------------------------------------- */
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 typedef struct reading {
   walk from;

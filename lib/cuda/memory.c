@@ -27,7 +27,8 @@ fh_status fh_cuda_check_wrapped(fh_device *device, const void *base) {
   fh_status status = fh_cuda_enter(device);
   if (status) return status;
   status = FH_CUDA(cudaPointerGetAttributes, &pointer, base);
-  if (!status) status = FH_CUDA(cudaDeviceGetAttribute, &any_host, cudaDevAttrPageableMemoryAccess, device->info.ordinal);
+  if (!status)
+    status = FH_CUDA(cudaDeviceGetAttribute, &any_host, cudaDevAttrPageableMemoryAccess, device->info.ordinal);
   if (!status && pointer.type == cudaMemoryTypeUnregistered && !any_host)
     status = fh_fail(FH_ERR_ARGUMENT, "base: got %p, memory of the host, wanted memory that cuda:%d reaches", base,
                      (int)device->info.ordinal);

@@ -1,9 +1,12 @@
-/* Views in the memory of CUDA devices: set and copied by kernels, staged side by side on their way to and from the host. */
+/* Views in the memory of CUDA devices: set and copied by kernels, staged side by side on their way to and from the
+ * host. */
 #include "cuda/views.h"
 #include "cuda_back_end.h"
 
 static fhk_elements elements_of(const fh_view *view) {
-  fhk_elements e = {.data = view->info.data, .count = view->elements, .element_bytes = fh_dtype_bytes(view->info.dtype),
+  fhk_elements e = {.data = view->info.data,
+                    .count = view->elements,
+                    .element_bytes = fh_dtype_bytes(view->info.dtype),
                     .dtype = view->info.dtype};
   for (int i = 0; i < FH_MAX_RANK; i++) e.shape[i] = view->info.shape[i], e.stride[i] = view->info.stride[i];
   return e;
@@ -47,7 +50,12 @@ fh_status fh_cuda_view_fill(const fh_view *view, uint32_t bits) {
 
 fh_status fh_cuda_view_random(const fh_view *view, const fh_generator *g) {
   const fhk_elements to = elements_of(view);
-  const fhk_random random = {.seed = g->seed, .stream = g->stream, .width = g->width, .dist = g->dist, .low = g->low, .a = g->a,
+  const fhk_random random = {.seed = g->seed,
+                             .stream = g->stream,
+                             .width = g->width,
+                             .dist = g->dist,
+                             .low = g->low,
+                             .a = g->a,
                              .scale = g->scale};
   fh_status status;
   if ((status = check_distinct(view)) || (status = fh_cuda_enter(view->buffer->device))) return status;
@@ -61,14 +69,15 @@ fh_status fh_cuda_view_copy(const fh_view *dst, const fh_view *src) {
   return finish(dst, fhk_views_copy(&to, &from, fh_cuda_of(dst->buffer->device)->stream), "copy kernel");
 }
 
-/* ---- To and from the host ------------------------------------------------------------------------------------------------- */
+/* ---- To and from the host ---------------------------------------------------------------------------------------- */
 
-/* Elements of a view that follow each other in row-major order and fit in the scratch memory, one piece after the other. */
+/* Elements of a view that follow each other in row-major order and fit in the scratch memory, one piece after the
+ * other. */
 typedef struct pieces {
   const fhk_elements *all;
-  int split;       /* dimensions before it are taken one index at a time, it by runs, those after it whole */
-  int64_t run;     /* indices of the split dimension in a piece */
-  int64_t outer;   /* indices of the dimensions before it, together */
+  int split;     /* dimensions before it are taken one index at a time, it by runs, those after it whole */
+  int64_t run;   /* indices of the split dimension in a piece */
+  int64_t outer; /* indices of the dimensions before it, together */
   int64_t at_outer, at_split;
 } pieces;
 
@@ -144,6 +153,4 @@ fh_status fh_cuda_view_write(const fh_view *view, const void *src) {
   return status ? status : move(view, (void *)(uintptr_t)src, TO_VIEW);
 }
 
-fh_status fh_cuda_view_read(const fh_view *view, void *dst) {
-  return move(view, dst, FROM_VIEW);
-}
+fh_status fh_cuda_view_read(const fh_view *view, void *dst) { return move(view, dst, FROM_VIEW); }

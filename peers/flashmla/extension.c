@@ -15,7 +15,10 @@
 
 /* ---- The file ---------------------------------------------------------------------------------------------------- */
 
-typedef struct bytes { const char *at; size_t count; } bytes;
+typedef struct bytes {
+  const char *at;
+  size_t count;
+} bytes;
 
 /* The first place of `what` in the file, or NULL. */
 static const char *find(bytes file, const char *what, size_t what_bytes) {
@@ -34,9 +37,11 @@ static int has_string(bytes file, const char *text) {
 
 /* Types and names of the arguments, in order. Every version has the first FIXED. */
 enum { FIXED = 5, ARGUMENTS = FIXED + 3 };
-static const struct { const char *type, *name; } WANTED[ARGUMENTS] = {
-    {"Tensor", "q"},   {"Tensor", "kv"},          {"Tensor", "indices"},      {"float", "sm_scale"},
-    {"int", "d_v"},    {"Tensor?", "attn_sink"},  {"Tensor?", "topk_length"}, {"Tensor?", "out"},
+static const struct {
+  const char *type, *name;
+} WANTED[ARGUMENTS] = {
+    {"Tensor", "q"}, {"Tensor", "kv"},         {"Tensor", "indices"},      {"float", "sm_scale"},
+    {"int", "d_v"},  {"Tensor?", "attn_sink"}, {"Tensor?", "topk_length"}, {"Tensor?", "out"},
 };
 
 /* Returns 1 if the text is the argument of this number. Alias marks and defaults do not count: "Tensor(a!)?
@@ -48,8 +53,7 @@ static int is_argument(const char *at, const char *end, int number) {
   for (; at < end && *at != '=' && length < sizeof plain - 1; at++) {
     if (*at == '(')
       while (at < end && *at != ')') at++;
-    else
-      plain[length++] = *at;
+    else plain[length++] = *at;
   }
   if (length > 0 && plain[length - 1] == '_') length--;
   plain[length] = 0;
@@ -108,7 +112,9 @@ static int32_t find_schema(bytes file, const char *path, char *text, size_t text
 
 /* The known packages: the function with which Python starts their module, and the namespace of their operator. */
 enum { N_MODULES = 2 };
-static const struct { const char *start, *space; } MODULES[N_MODULES] = {
+static const struct {
+  const char *start, *space;
+} MODULES[N_MODULES] = {
     {"PyInit__flashmla_C", "_flashmla_C"}, /* vLLM */
     {"PyInit_flashmla_ops", "sgl_kernel"}, /* sglang-kernel */
 };
@@ -120,8 +126,8 @@ static int read_bytes(bytes file, const char *path, fm_extension *extension, cha
   int32_t module = 0;
   while (module < N_MODULES && !has_string(file, MODULES[module].start)) module++;
   if (module == N_MODULES || !find(file, NAME, sizeof NAME - 1)) {
-    snprintf(text, text_bytes, "%s registers no %s with PyTorch, as vLLM's _flashmla_C and sglang-kernel's flashmla_ops do", path,
-             NAME);
+    snprintf(text, text_bytes,
+             "%s registers no %s with PyTorch, as vLLM's _flashmla_C and sglang-kernel's flashmla_ops do", path, NAME);
     return 1;
   }
   const int32_t optional = find_schema(file, path, text, text_bytes);
@@ -142,7 +148,8 @@ int fm_extension_read(const char *path, fm_extension *extension, char *text, siz
     if (descriptor >= 0) close(descriptor);
     return 1;
   }
-  const bytes file = {mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0), (size_t)status.st_size};
+  const bytes file = {mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0),
+                      (size_t)status.st_size};
   close(descriptor);
   if (file.at == MAP_FAILED) {
     snprintf(text, text_bytes, "extension: %s cannot be read: %s", path, strerror(errno));
@@ -181,10 +188,8 @@ int fm_extension_load(const char *path, const fm_extension *extension, char *tex
   } else {
     /* RTLD_NOW: a symbol that only another PyTorch has is missed here, by name, and not in the middle of a call. */
     if (export_own_symbols() && dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
-      if (*mine)
-        free(name);
-      else
-        *mine = name;
+      if (*mine) free(name);
+      else *mine = name;
       return 0;
     }
     reason = dlerror();

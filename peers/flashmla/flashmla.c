@@ -27,12 +27,20 @@ fh_status fm_fail(fh_status status, char *text, const char *format, ...) {
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
-typedef struct fm_options { char *extension, *torch, *package, *heads, *padding; } fm_options;
+typedef struct fm_options {
+  char *extension, *torch, *package, *heads, *padding;
+} fm_options;
 
 /* Cuts `text` into the values of its keys. */
 static fh_status read_options(char *text, fm_options *found, char *reason) {
-  const struct { const char *key; char **value; } known[] = {{"extension", &found->extension}, {"torch", &found->torch},
-      {"package", &found->package}, {"heads", &found->heads}, {"padding", &found->padding}};
+  const struct {
+    const char *key;
+    char **value;
+  } known[] = {{"extension", &found->extension},
+               {"torch", &found->torch},
+               {"package", &found->package},
+               {"heads", &found->heads},
+               {"padding", &found->padding}};
   enum { KEYS = sizeof known / sizeof *known };
   char *rest = NULL;
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
@@ -46,7 +54,8 @@ static fh_status read_options(char *text, fm_options *found, char *reason) {
     *known[i].value = value;
   }
   if (!found->extension || !found->torch)
-    return fm_fail(FH_ERR_ARGUMENT, reason, "options: %s= is missing: wanted the package's library and PyTorch's folder",
+    return fm_fail(FH_ERR_ARGUMENT, reason,
+                   "options: %s= is missing: wanted the package's library and PyTorch's folder",
                    found->extension ? "torch" : "extension");
   return FH_OK;
 }
@@ -72,8 +81,9 @@ static void describe(const fm_options *given, const fm_state *state, char *text)
   if (state->extension.few_heads && state->least_heads == 1) heads = "8, 16, 32, 64 or 128";
   snprintf(text, FH_PROVIDER_TEXT,
            "%s%sPyTorch %s; %s(q, kv, indices, sm_scale, d_v%s); heads padded to %s, lists to a multiple of %d, %s",
-           given->package ? given->package : "", given->package ? ", " : "", state->torch.version, state->extension.operator_name,
-           more[state->extension.optional], heads, FM_LIST_STEP, state->timed ? "timed" : "not timed");
+           given->package ? given->package : "", given->package ? ", " : "", state->torch.version,
+           state->extension.operator_name, more[state->extension.optional], heads, FM_LIST_STEP,
+           state->timed ? "timed" : "not timed");
 }
 
 static fh_status open_with(const fm_options *given, fm_state *state, char *text) {
@@ -95,15 +105,11 @@ static fh_status open_state(const char *text_options, void **made, char *text) {
   fm_state *state = calloc(1, sizeof *state);
   char *lines = strdup(text_options);
   fh_status status = FH_ERR_MEMORY;
-  if (!state || !lines)
-    fm_fail(status, text, "the system refused memory");
-  else if (!(status = read_options(lines, &given, text)))
-    status = open_with(&given, state, text);
+  if (!state || !lines) fm_fail(status, text, "the system refused memory");
+  else if (!(status = read_options(lines, &given, text))) status = open_with(&given, state, text);
   free(lines);
-  if (status)
-    free(state);
-  else
-    *made = state;
+  if (status) free(state);
+  else *made = state;
   return status;
 }
 
@@ -126,15 +132,19 @@ int64_t fm_padded_width(int64_t topk) {
 static fh_status supports(void *opened, const fh_device_info *device, const fh_call *call, char *text) {
   const fm_state *state = opened;
   if (device->kind != FH_DEVICE_CUDA || (device->capability != 90 && device->capability / 10 != 10))
-    return fm_fail(FH_ERR_UNSUPPORTED, text, "device: got %s, wanted a CUDA device of compute capability 9.0 or 10.x", device->name);
-  const struct { const char *name; int64_t stride; } strides[] = {
-      {"q_stride_s", call->q_stride_s},         {"q_stride_h", call->q_stride_h},     {"kv_stride", call->kv_stride},
-      {"indices_stride", call->indices_stride}, {"out_stride_s", call->out_stride_s}, {"out_stride_h", call->out_stride_h},
-      {"lse_stride", call->lse_stride},         {"max_logits_stride", call->max_logits_stride}};
+    return fm_fail(FH_ERR_UNSUPPORTED, text, "device: got %s, wanted a CUDA device of compute capability 9.0 or 10.x",
+                   device->name);
+  const struct {
+    const char *name;
+    int64_t stride;
+  } strides[] = {{"q_stride_s", call->q_stride_s},     {"q_stride_h", call->q_stride_h},
+                 {"kv_stride", call->kv_stride},       {"indices_stride", call->indices_stride},
+                 {"out_stride_s", call->out_stride_s}, {"out_stride_h", call->out_stride_h},
+                 {"lse_stride", call->lse_stride},     {"max_logits_stride", call->max_logits_stride}};
   for (size_t i = 0; i < sizeof strides / sizeof *strides; i++)
     if (strides[i].stride < 0)
-      return fm_fail(FH_ERR_UNSUPPORTED, text, "%s: got %" PRId64 ", and PyTorch has no negative strides", strides[i].name,
-                     strides[i].stride);
+      return fm_fail(FH_ERR_UNSUPPORTED, text, "%s: got %" PRId64 ", and PyTorch has no negative strides",
+                     strides[i].name, strides[i].stride);
   const int32_t heads = fm_padded_heads(state, device, call->h_q);
   if (!heads) return fm_fail(FH_ERR_UNSUPPORTED, text, "h_q: got %d, wanted 1 .. 128", (int)call->h_q);
   if (call->s_q > INT32_MAX / heads)
@@ -155,16 +165,7 @@ static fh_status supports(void *opened, const fh_device_info *device, const fh_c
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
 const fh_provider_table fewhead_provider = {
-    FH_PROVIDER_HEAD,
-    .devices = FH_PROVIDER_CUDA,
-    .name = "flashmla",
-    .version = "1.0",
-    .open = open_state,
-    .close = close_state,
-    .supports = supports,
-    .prepare = fm_prepare,
-    .run = fm_run,
-    .collect = fm_collect,
-    .release = fm_release,
-    .executed_flops = fm_executed_flops,
+    FH_PROVIDER_HEAD,   .devices = FH_PROVIDER_CUDA, .name = "flashmla",    .version = "1.0",
+    .open = open_state, .close = close_state,        .supports = supports,  .prepare = fm_prepare,
+    .run = fm_run,      .collect = fm_collect,       .release = fm_release, .executed_flops = fm_executed_flops,
 };

@@ -7,7 +7,8 @@
 #include "torch.h"
 
 enum {
-  FM_LIST_STEP = 128, /* the width of lists is a multiple of this: capability 9.0 takes two tiles of 64 keys at a time */
+  FM_LIST_STEP = 128, /* the width of lists is a multiple of this: capability 9.0 takes two tiles of 64 keys at
+                         a time */
   FM_D_V = 512
 };
 

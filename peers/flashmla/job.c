@@ -26,15 +26,17 @@ static const double LN_2 = 0.693147180559945309;
 enum { OUT, MAX_LOGITS, LSE, RESULTS }; /* in FlashMLA's order */
 
 /* A copy into padded memory: `to` is the part that is not padding. */
-typedef struct fm_pad { fm_tensor to, from; } fm_pad;
+typedef struct fm_pad {
+  fm_tensor to, from;
+} fm_pad;
 
 typedef struct fm_job {
   fm_state *state;
   fm_place place;
   int32_t h_pad;
-  int64_t width; /* of the padded lists */
+  int64_t width;                                         /* of the padded lists */
   fm_tensor q, kv, indices, attn_sink, topk_length, out; /* FlashMLA's arguments; NULL if not given */
-  fm_pad pads[3]; /* q, indices, attn_sink */
+  fm_pad pads[3];                                        /* q, indices, attn_sink */
   int n_pads;
   fm_tensor results[RESULTS]; /* of the last run */
   fm_tensor home[RESULTS];    /* the caller's memory for them; NULL if the caller wants none */
@@ -71,7 +73,7 @@ static int rows_fit(const void *base, int64_t stride, int64_t element_bytes, int
 static int reaches(const void *base, int64_t bytes) {
   uint64_t start;
   size_t size;
-  int (*range)(uint64_t *start, size_t *size, uint64_t address);
+  int (*range)(uint64_t * start, size_t * size, uint64_t address);
   void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (!driver) return 0;
   *(void **)&range = dlsym(driver, "cuMemGetAddressRange_v2");
@@ -105,8 +107,8 @@ static int make_q(fm_job *job, const fh_call *call) {
   const int64_t rows = call->s_q, heads = job->h_pad, step = call->q_stride_s, head_step = call->q_stride_h;
   const int32_t dtype = torch->aoti_torch_dtype_bfloat16();
   const fm_shape given = {3, {rows, call->h_q, call->d_qk}, {step, head_step, 1}};
-  if (step > 0 && head_step > 0 && rows_fit(call->q, step, 2, ROW_BYTES) && rows_fit(call->q, head_step, 2, ROW_BYTES) &&
-      has_room(call, heads)) {
+  if (step > 0 && head_step > 0 && rows_fit(call->q, step, 2, ROW_BYTES) &&
+      rows_fit(call->q, head_step, 2, ROW_BYTES) && has_room(call, heads)) {
     const fm_shape padded = {3, {rows, heads, call->d_qk}, {step, head_step, 1}};
     return fm_view(torch, job->place, call->q, dtype, padded, &job->q);
   }
@@ -118,7 +120,8 @@ static int make_kv(fm_job *job, const fh_call *call) {
   const int32_t dtype = torch->aoti_torch_dtype_bfloat16();
   const fm_shape given = {3, {call->s_kv, 1, call->d_qk}, {call->kv_stride, call->d_qk, 1}};
   fm_tensor from = NULL;
-  if (rows_fit(call->kv, call->kv_stride, 2, ROW_BYTES)) return fm_view(torch, job->place, call->kv, dtype, given, &job->kv);
+  if (rows_fit(call->kv, call->kv_stride, 2, ROW_BYTES))
+    return fm_view(torch, job->place, call->kv, dtype, given, &job->kv);
   const int failed = fm_view(torch, job->place, call->kv, dtype, given, &from) ||
                      fm_new(torch, job->place, dtype, fm_dense(3, call->s_kv, 1, call->d_qk), &job->kv) ||
                      torch->aoti_torch_copy_(job->kv, from, 1);
@@ -146,7 +149,8 @@ static int make_sink(fm_job *job, const fh_call *call) {
   const fm_shape given = fm_dense(1, call->h_q, 1, 1);
   if (!call->attn_sink) return 0;
   if (job->h_pad == call->h_q) return fm_view(torch, job->place, call->attn_sink, dtype, given, &job->attn_sink);
-  return copy_padded(job, call->attn_sink, dtype, given, fm_dense(1, job->h_pad, 1, 1), &minus_infinity, &job->attn_sink);
+  return copy_padded(job, call->attn_sink, dtype, given, fm_dense(1, job->h_pad, 1, 1), &minus_infinity,
+                     &job->attn_sink);
 }
 
 /* Clamps each length to 0 .. topk; returns 1 if a length changed. */
@@ -173,7 +177,8 @@ static int make_lengths(fm_job *job, const fh_call *call) {
                fm_view(torch, host, lengths, dtype, shape, &seen) || torch->aoti_torch_copy_(seen, job->topk_length, 0);
   if (!failed && clamp(lengths, call->s_q, call->topk)) {
     fm_drop(torch, &job->topk_length);
-    failed = fm_new(torch, job->place, dtype, shape, &job->topk_length) || torch->aoti_torch_copy_(job->topk_length, seen, 0);
+    failed = fm_new(torch, job->place, dtype, shape, &job->topk_length) ||
+             torch->aoti_torch_copy_(job->topk_length, seen, 0);
   }
   fm_drop(torch, &seen);
   free(lengths);
@@ -213,10 +218,8 @@ static int take_results(fm_job *job, fm_list list) {
     fm_value item;
     failed = torch->torch_list_get_item(list, i, &item) != 0;
     fm_tensor tensor = (fm_tensor)(uintptr_t)(failed ? 0 : item);
-    if (i < RESULTS)
-      job->results[i] = tensor;
-    else
-      fm_drop(torch, &tensor);
+    if (i < RESULTS) job->results[i] = tensor;
+    else fm_drop(torch, &tensor);
   }
   torch->torch_delete_list(list);
   return failed || count != RESULTS;
@@ -243,7 +246,8 @@ static int bring_home(fm_job *job, const fh_call *call, int which) {
   fm_tensor part = NULL;
   if (!job->home[which]) return 0;
   const int other_unit = which != OUT && job->state->unit != 1;
-  const int failed = fm_part(torch, job->results[which], real, &part) || torch->aoti_torch_copy_(job->home[which], part, 1) ||
+  const int failed = fm_part(torch, job->results[which], real, &part) ||
+                     torch->aoti_torch_copy_(job->home[which], part, 1) ||
                      (other_unit && fm_scale(torch, job->home[which], job->state->unit));
   fm_drop(torch, &part);
   return failed;
@@ -281,7 +285,8 @@ fh_status fm_collect(void *opened, void *made, const fh_call *call, char *text) 
     for (int i = 0; i < RESULTS && !failed; i++) failed = bring_home(job, call, i);
     leave(job, guard);
   }
-  return failed ? fm_fail(FH_ERR_DEVICE, text, "PyTorch refused to copy results; its message is on standard error") : FH_OK;
+  return failed ? fm_fail(FH_ERR_DEVICE, text, "PyTorch refused to copy results; its message is on standard error")
+                : FH_OK;
 }
 
 /* ---- Preparing --------------------------------------------------------------------------------------------------- */
@@ -355,13 +360,13 @@ static fh_status set_up(fm_job *job, const fh_call *call, char *text) {
   if (failed) return fm_fail(FH_ERR_DEVICE, text, "%s raised: %s", at, *raised ? raised : "nothing that can be shown");
   if (job->state->unit == 0) {
     if (!near(lse, LOG2_KEYS) && !near(lse, LOG2_KEYS * LN_2))
-      return fm_fail(FH_ERR_DEVICE, text, "%s: lse of %d equal keys: got %g, wanted %g or %g", operator_name, FM_LIST_STEP,
-                     (double)lse, LOG2_KEYS * LN_2, LOG2_KEYS);
+      return fm_fail(FH_ERR_DEVICE, text, "%s: lse of %d equal keys: got %g, wanted %g or %g", operator_name,
+                     FM_LIST_STEP, (double)lse, LOG2_KEYS * LN_2, LOG2_KEYS);
     job->state->unit = near(lse, LOG2_KEYS) ? (float)LN_2 : 1;
   }
   if (!results_fit(job, call))
-    return fm_fail(FH_ERR_DEVICE, text, "%s: wanted out [s_q, %d, 512], max_logits and lse [s_q, %d] back", operator_name,
-                   (int)job->h_pad, (int)job->h_pad);
+    return fm_fail(FH_ERR_DEVICE, text, "%s: wanted out [s_q, %d, 512], max_logits and lse [s_q, %d] back",
+                   operator_name, (int)job->h_pad, (int)job->h_pad);
   return FH_OK;
 }
 
@@ -374,10 +379,8 @@ fh_status fm_prepare(void *opened, const fh_device_info *device, const fh_call *
   job->h_pad = fm_padded_heads(state, device, call->h_q);
   job->width = fm_padded_width(call->topk);
   const fh_status status = set_up(job, call, text);
-  if (status)
-    fm_release(opened, job);
-  else
-    *made = job;
+  if (status) fm_release(opened, job);
+  else *made = job;
   return status;
 }
 

@@ -27,7 +27,8 @@ static void *open_library(const char *folder, const char *name, char *text, size
 
 /* Formats a version such as "2.11.0": the top three bytes of `abi` are major, minor and patch. */
 static void format_version(uint64_t abi, char *version, size_t version_bytes) {
-  snprintf(version, version_bytes, "%u.%u.%u", (unsigned)(abi >> 56), (unsigned)(abi >> 48 & 255), (unsigned)(abi >> 40 & 255));
+  snprintf(version, version_bytes, "%u.%u.%u", (unsigned)(abi >> 56), (unsigned)(abi >> 48 & 255),
+           (unsigned)(abi >> 40 & 255));
 }
 
 int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_bytes) {
@@ -41,14 +42,15 @@ int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_b
   /* libtorch_cuda.so loads all the others except libtorch.so, an empty library that extensions ask for by name. */
   void *library = open_library(folder, "libtorch_cuda.so", text, text_bytes);
   if (!library || !open_library(folder, "libtorch.so", text, text_bytes)) return 1;
-#define FM_FIND(type, name, arguments)           \
+#define FM_FIND(type, name, arguments)            \
   *(void **)&torch->name = dlsym(library, #name); \
   if (!torch->name && !missing) missing = #name;
   FM_SHIM(FM_FIND)
 #undef FM_FIND
   *(void **)&torch->operator_new = dlsym(library, "_Znwm");
   if (!torch->operator_new && !missing) missing = "operator new";
-  if (torch->aoti_torch_abi_version) format_version(torch->aoti_torch_abi_version(), torch->version, sizeof torch->version);
+  if (torch->aoti_torch_abi_version)
+    format_version(torch->aoti_torch_abi_version(), torch->version, sizeof torch->version);
   if (!missing) {
     if (!loaded) loaded = strdup(folder);
     return 0;
@@ -67,13 +69,17 @@ fm_shape fm_dense(int64_t rank, int64_t a, int64_t b, int64_t c) {
 }
 
 int fm_view(const fm_torch *torch, fm_place place, const void *data, int32_t dtype, fm_shape shape, fm_tensor *made) {
-  union { const void *given; void *taken; } memory = {data}; /* the shim has no const */
-  return torch->aoti_torch_create_tensor_from_blob(memory.taken, shape.rank, shape.sizes, shape.strides, 0, dtype, place.device,
-                                                   place.ordinal, made) != 0;
+  union {
+    const void *given;
+    void *taken;
+  } memory = {data}; /* the shim has no const */
+  return torch->aoti_torch_create_tensor_from_blob(memory.taken, shape.rank, shape.sizes, shape.strides, 0, dtype,
+                                                   place.device, place.ordinal, made) != 0;
 }
 
 int fm_new(const fm_torch *torch, fm_place place, int32_t dtype, fm_shape shape, fm_tensor *made) {
-  return torch->aoti_torch_empty_strided(shape.rank, shape.sizes, shape.strides, dtype, place.device, place.ordinal, made) != 0;
+  return torch->aoti_torch_empty_strided(shape.rank, shape.sizes, shape.strides, dtype, place.device, place.ordinal,
+                                         made) != 0;
 }
 
 int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, fm_tensor *made) {
@@ -83,15 +89,16 @@ int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, fm_tensor *
 int fm_fill(const fm_torch *torch, fm_tensor tensor, int32_t dtype, const void *value) {
   const fm_place host = {torch->aoti_torch_device_type_cpu(), 0};
   fm_tensor one = NULL;
-  const int failed = fm_view(torch, host, value, dtype, fm_dense(1, 1, 1, 1), &one) || torch->aoti_torch_copy_(tensor, one, 0);
+  const int failed =
+      fm_view(torch, host, value, dtype, fm_dense(1, 1, 1, 1), &one) || torch->aoti_torch_copy_(tensor, one, 0);
   fm_drop(torch, &one);
   return failed;
 }
 
 int fm_has_sizes(const fm_torch *torch, fm_tensor tensor, fm_shape shape) {
   int64_t rank, *sizes;
-  return !torch->aoti_torch_get_dim(tensor, &rank) && rank == shape.rank && !torch->aoti_torch_get_sizes(tensor, &sizes) &&
-         memcmp(sizes, shape.sizes, (size_t)rank * sizeof *sizes) == 0;
+  return !torch->aoti_torch_get_dim(tensor, &rank) && rank == shape.rank &&
+         !torch->aoti_torch_get_sizes(tensor, &sizes) && memcmp(sizes, shape.sizes, (size_t)rank * sizeof *sizes) == 0;
 }
 
 void fm_drop(const fm_torch *torch, fm_tensor *tensor) {
@@ -179,10 +186,8 @@ void fm_capture_end(fm_capture *capture, char *raised, size_t raised_bytes) {
   fflush(stderr);
   dup2(capture->saved, STDERR_FILENO);
   close(capture->saved);
-  if (raised)
-    find_raised(capture->file, raised, raised_bytes);
-  else
-    pass_on(capture->file);
+  if (raised) find_raised(capture->file, raised, raised_bytes);
+  else pass_on(capture->file);
   close(capture->file);
   capture->saved = -1;
 }

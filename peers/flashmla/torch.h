@@ -14,36 +14,37 @@
 typedef struct fm_tensor_object *fm_tensor; /* AtenTensorHandle: an owned reference */
 typedef struct fm_list_object *fm_list;     /* StableListHandle */
 typedef struct fm_guard_object *fm_guard;   /* CUDAStreamGuardHandle */
-typedef uint64_t fm_value;                  /* StableIValue: a handle, a number's bits, or a pointer to an optional value */
+typedef uint64_t fm_value;                  /* StableIValue: a handle, a number's bits, or a pointer to an
+                                               optional value */
 
 /* The functions used, of torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h, as PyTorch 2.10 and
  * later declare them. An operator takes over the references in its stack. Whoever reads an item of a list owns the
  * reference. */
-#define FM_SHIM(X)                                                                                                              \
-  X(uint64_t, aoti_torch_abi_version, (void))                                                                                   \
-  X(int32_t, aoti_torch_device_type_cpu, (void))                                                                                \
-  X(int32_t, aoti_torch_device_type_cuda, (void))                                                                               \
-  X(int32_t, aoti_torch_dtype_bfloat16, (void))                                                                                 \
-  X(int32_t, aoti_torch_dtype_float32, (void))                                                                                  \
-  X(int32_t, aoti_torch_dtype_int32, (void))                                                                                    \
-  X(int32_t, aoti_torch_create_tensor_from_blob,                                                                                \
-    (void *data, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset, int32_t dtype, int32_t device,     \
-     int32_t ordinal, fm_tensor *made))                                                                                         \
-  X(int32_t, aoti_torch_empty_strided,                                                                                          \
-    (int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device, int32_t ordinal,                \
-     fm_tensor *made))                                                                                                          \
-  X(int32_t, aoti_torch__reinterpret_tensor,                                                                                    \
-    (fm_tensor tensor, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset, fm_tensor *made))            \
-  X(int32_t, aoti_torch_new_tensor_handle, (fm_tensor tensor, fm_tensor *made))                                                 \
-  X(int32_t, aoti_torch_delete_tensor_object, (fm_tensor tensor))                                                               \
-  X(int32_t, aoti_torch_get_dim, (fm_tensor tensor, int64_t *rank))                                                             \
-  X(int32_t, aoti_torch_get_sizes, (fm_tensor tensor, int64_t **sizes))                                                         \
-  X(int32_t, aoti_torch_copy_, (fm_tensor to, fm_tensor from, int32_t non_blocking))                                            \
-  X(int32_t, aoti_torch_create_cuda_stream_guard, (void *stream, int32_t ordinal, fm_guard *made))                              \
-  X(int32_t, aoti_torch_delete_cuda_stream_guard, (fm_guard guard))                                                             \
-  X(int32_t, torch_call_dispatcher, (const char *name, const char *overload, fm_value *stack, uint64_t version))                \
-  X(int32_t, torch_list_size, (fm_list list, size_t *size))                                                                     \
-  X(int32_t, torch_list_get_item, (fm_list list, size_t index, fm_value *item))                                                 \
+#define FM_SHIM(X)                                                                                                   \
+  X(uint64_t, aoti_torch_abi_version, (void))                                                                        \
+  X(int32_t, aoti_torch_device_type_cpu, (void))                                                                     \
+  X(int32_t, aoti_torch_device_type_cuda, (void))                                                                    \
+  X(int32_t, aoti_torch_dtype_bfloat16, (void))                                                                      \
+  X(int32_t, aoti_torch_dtype_float32, (void))                                                                       \
+  X(int32_t, aoti_torch_dtype_int32, (void))                                                                         \
+  X(int32_t, aoti_torch_create_tensor_from_blob,                                                                     \
+    (void *data, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset, int32_t dtype,          \
+     int32_t device, int32_t ordinal, fm_tensor *made))                                                              \
+  X(int32_t, aoti_torch_empty_strided,                                                                               \
+    (int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device, int32_t ordinal,     \
+     fm_tensor *made))                                                                                               \
+  X(int32_t, aoti_torch__reinterpret_tensor,                                                                         \
+    (fm_tensor tensor, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset, fm_tensor *made)) \
+  X(int32_t, aoti_torch_new_tensor_handle, (fm_tensor tensor, fm_tensor * made))                                     \
+  X(int32_t, aoti_torch_delete_tensor_object, (fm_tensor tensor))                                                    \
+  X(int32_t, aoti_torch_get_dim, (fm_tensor tensor, int64_t * rank))                                                 \
+  X(int32_t, aoti_torch_get_sizes, (fm_tensor tensor, int64_t * *sizes))                                             \
+  X(int32_t, aoti_torch_copy_, (fm_tensor to, fm_tensor from, int32_t non_blocking))                                 \
+  X(int32_t, aoti_torch_create_cuda_stream_guard, (void *stream, int32_t ordinal, fm_guard *made))                   \
+  X(int32_t, aoti_torch_delete_cuda_stream_guard, (fm_guard guard))                                                  \
+  X(int32_t, torch_call_dispatcher, (const char *name, const char *overload, fm_value *stack, uint64_t version))     \
+  X(int32_t, torch_list_size, (fm_list list, size_t * size))                                                         \
+  X(int32_t, torch_list_get_item, (fm_list list, size_t index, fm_value * item))                                     \
   X(int32_t, torch_delete_list, (fm_list list))
 
 typedef struct fm_torch {

@@ -1,4 +1,5 @@
-/* What the tests of the CPU kernels share: cases with data of their own, runs on a path, and a comparison with the oracle. */
+/* What the tests of the CPU kernels share: cases with data of their own, runs on a path, and a comparison with the
+ * oracle. */
 #ifndef FEWHEAD_SPEC_ATTENTION_H
 #define FEWHEAD_SPEC_ATTENTION_H
 
@@ -9,7 +10,8 @@
 #include "cpu/cpu.h"
 #include "internal.h"
 
-/* FlashMLA's tolerances for its sparse prefill (tests/test_flash_mla_sparse_prefill.py): a value is right when either holds. */
+/* FlashMLA's tolerances for its sparse prefill (tests/test_flash_mla_sparse_prefill.py): a value is right when
+ * either holds. */
 #define OUT_ABS 8e-4
 #define OUT_REL (3.01 / 128)
 #define OUT_COSINE 7e-6
@@ -19,18 +21,20 @@
 static const int32_t all_heads[] = {1, 2, 3, 5, 8, 12, 16, 20, 32, 48, 63, 64, 65, 128};
 enum { HEAD_COUNTS = sizeof all_heads / sizeof *all_heads };
 
-enum { /* features of a case, ored together */
-  LENGTHS = 1,  /* topk_length: ragged, with zero, negative ones and ones past topk */
-  HOLES = 2,    /* invalid indices of every kind inside the lists */
-  REPEATS = 4,  /* a row may stand in a list several times */
-  SINK = 8,     /* finite, -inf and +inf */
-  ODD = 16,     /* rows of odd strides, on addresses that are multiples of 2 bytes only; KV and q backwards */
-  PADDED = 32,  /* q and out lie in a buffer of 128 heads whose other heads hold NaN */
-  EMPTY = 64    /* some rows have no valid key at all */
+enum {              /* features of a case, ored together */
+       LENGTHS = 1, /* topk_length: ragged, with zero, negative ones and ones past topk */
+       HOLES = 2,   /* invalid indices of every kind inside the lists */
+       REPEATS = 4, /* a row may stand in a list several times */
+       SINK = 8,    /* finite, -inf and +inf */
+       ODD = 16,    /* rows of odd strides, on addresses that are multiples of 2 bytes only; KV and q backwards */
+       PADDED = 32, /* q and out lie in a buffer of 128 heads whose other heads hold NaN */
+       EMPTY = 64   /* some rows have no valid key at all */
 };
 
 /* Words of the counter-based generator, one after the other. */
-typedef struct stream { uint64_t seed, position; } stream;
+typedef struct stream {
+  uint64_t seed, position;
+} stream;
 static inline uint32_t next_u32(stream *s) {
   uint32_t block[4];
   fh_philox(s->seed, 0, s->position / 4, block);
@@ -44,8 +48,8 @@ static inline double next_normal(stream *s) {
 }
 
 typedef struct attention {
-  fh_call call;          /* inputs, strides and sizes; outputs point to `out`, `lse`, `max_logits` below */
-  uint16_t *q, *kv;      /* what was allocated */
+  fh_call call;     /* inputs, strides and sizes; outputs point to `out`, `lse`, `max_logits` below */
+  uint16_t *q, *kv; /* what was allocated */
   int32_t *indices, *length;
   float *sink;
   void *out;
@@ -115,7 +119,9 @@ static inline attention make_attention(int64_t s_q, int64_t s_kv, int32_t h_q, i
       const int hole = s_kv == 0 || (features & HOLES && next_below(&r, 5) == 0);
       if (hole) *at = next_below(&r, 2) ? (int32_t)s_kv : invalid[next_below(&r, 6)];
       else if (features & REPEATS) *at = (int32_t)next_below(&r, s_kv < topk ? s_kv : (topk + 1) / 2);
-      else *at = (int32_t)((s * 3 + j * 7) % s_kv); /* distinct if topk <= s_kv, no multiple of 7; neighbours share most */
+      else
+        *at = (int32_t)((s * 3 + j * 7) % s_kv); /* distinct if topk <= s_kv, no multiple of 7; neighbours
+                                                       share most */
       if (features & EMPTY && s % 3 == 1) *at = invalid[j % 6];
     }
   if (features & LENGTHS) {
@@ -125,7 +131,8 @@ static inline attention make_attention(int64_t s_q, int64_t s_kv, int32_t h_q, i
   }
   if (features & SINK) {
     c->attn_sink = a.sink = must_alloc((uint64_t)h_q * 4);
-    for (int32_t h = 0; h < h_q; h++) a.sink[h] = h % 4 == 1 ? -INFINITY : h % 4 == 2 ? INFINITY : (float)next_normal(&r) * 3;
+    for (int32_t h = 0; h < h_q; h++)
+      a.sink[h] = h % 4 == 1 ? -INFINITY : h % 4 == 2 ? INFINITY : (float)next_normal(&r) * 3;
   }
 
   c->out_stride_h = 512 + (odd ? 1 : 0);
@@ -179,7 +186,9 @@ static inline fh_counters run_path(attention *a, fhk_cpu *cpu, int32_t path) {
 }
 
 /* What a path wrote, dense: out [s_q, h_q, 512], lse and max_logits [s_q, h_q]. */
-typedef struct result { float *out, *lse, *max_logits; } result;
+typedef struct result {
+  float *out, *lse, *max_logits;
+} result;
 
 static inline result take_result(const attention *a) {
   const fh_call *c = &a->call;
@@ -204,7 +213,8 @@ static inline void free_result(result *r) {
 }
 
 /* The first place where got is further from want than allowed, or -1; places of NaN and infinities must be the same. */
-static inline int64_t first_wrong(const float *got, const float *want, int64_t n, double abs_tolerance, double rel_tolerance) {
+static inline int64_t first_wrong(const float *got, const float *want, int64_t n, double abs_tolerance,
+                                  double rel_tolerance) {
   for (int64_t i = 0; i < n; i++) {
     if (!isfinite(want[i]) || !isfinite(got[i])) {
       if (memcmp(&got[i], &want[i], 4) != 0 && !(isnan(got[i]) && isnan(want[i]))) return i;
@@ -235,7 +245,8 @@ static inline void check_result(const attention *a, const result *got, const res
   const char *place = "    %s: %s[%" PRId64 "] %.9g, want %.9g\n";
   if (!CHECK(out < 0)) printf(place, what, "out", out, (double)got->out[out], (double)want->out[out]);
   if (!CHECK(lse < 0)) printf(place, what, "lse", lse, (double)got->lse[lse], (double)want->lse[lse]);
-  if (!CHECK(max < 0)) printf(place, what, "max_logits", max, (double)got->max_logits[max], (double)want->max_logits[max]);
+  if (!CHECK(max < 0))
+    printf(place, what, "max_logits", max, (double)got->max_logits[max], (double)want->max_logits[max]);
   if (!CHECK(cosine < OUT_COSINE)) printf("    %s: cosine difference %.3g\n", what, cosine);
 }
 
@@ -282,8 +293,8 @@ static inline void close_pools(fhk_cpu *pools[FH_ISA_AMX + 1]) {
   for (int32_t isa = 0; isa <= FH_ISA_AMX; isa++) fhk_cpu_destroy(pools[isa]);
 }
 
-/* A path against the oracle: every instruction set, both widths, every head count, features in turn so that each meets each
- * width. */
+/* A path against the oracle: every instruction set, both widths, every head count, features in turn so that each
+ * meets each width. */
 static inline void check_grid(int32_t path) {
   static const int features[] = {0, LENGTHS | HOLES | SINK, REPEATS | ODD, PADDED | LENGTHS | REPEATS | HOLES,
                                  EMPTY | SINK | ODD | HOLES};
@@ -340,7 +351,8 @@ static inline void check_edges(int32_t path) {
     free_result(&want);
     free_attention(&a);
   }
-  /* Outputs that are not wanted are not written: lse and max_logits NULL. Large logits of both signs: nothing overflows. */
+  /* Outputs that are not wanted are not written: lse and max_logits NULL. Large logits of both signs: nothing
+   * overflows. */
   for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++) {
     attention a = make_attention(4, 60, 8, 512, 60, SINK, 77);
     a.call.sm_scale = 9;

@@ -1,7 +1,7 @@
 /*
- * _flashmla_C for a spec: sparse_prefill_fwd in plain C on host memory, as particular about its arguments as FlashMLA is.
- * OPTIONAL: arguments after d_v (0, 2, default 3). LOGARITHM: of what base max_logits and lse are, default e. SCHEMA: its text, as
- * an extension with a written schema has it; none: as one whose schema PyTorch infers.
+ * _flashmla_C for a spec: sparse_prefill_fwd in plain C on host memory, as particular about its arguments as FlashMLA
+ * is. OPTIONAL: arguments after d_v (0, 2, default 3). LOGARITHM: of what base max_logits and lse are, default e.
+ * SCHEMA: its text, as an extension with a written schema has it; none: as one whose schema PyTorch infers.
  */
 #include <math.h>
 #include <stdint.h>
@@ -45,12 +45,18 @@ int calls;
 const char *raise_next; /* raise this instead of running, once */
 
 static float f32(uint16_t x) {
-  union { uint32_t word; float f; } v = {(uint32_t)x << 16};
+  union {
+    uint32_t word;
+    float f;
+  } v = {(uint32_t)x << 16};
   return v.f;
 }
 
 static uint16_t bf16(double x) {
-  union { float f; uint32_t word; } v = {(float)x};
+  union {
+    float f;
+    uint32_t word;
+  } v = {(float)x};
   return (uint16_t)((v.word + 0x7fff + (v.word >> 16 & 1)) >> 16);
 }
 
@@ -90,13 +96,12 @@ static int run(tensor *given[8], double scale, int64_t d_v, list **results) {
   if (heads != 64 && heads != 128 && !few(heads)) return stub_raise("Unsupported h_q");
   if (width % 128 != 0 || width == 0) return stub_raise("topk must be a multiple of 128");
   if (d_v != 512 || kv->sizes[1] != 1 || indices->sizes[1] != 1) return stub_raise("Invalid sizes");
-  if (((uintptr_t)seen_q | (uintptr_t)seen_kv | (uintptr_t)(kv->strides[0] * 2)) % 16 != 0) return stub_raise("misaligned");
+  if (((uintptr_t)seen_q | (uintptr_t)seen_kv | (uintptr_t)(kv->strides[0] * 2)) % 16 != 0)
+    return stub_raise("misaligned");
   if (sink && sink->sizes[0] != heads) return stub_raise("attn_sink must have shape (h_q)");
   tensor *out = given[7];
-  if (out)
-    aoti_torch_new_tensor_handle(out, &out);
-  else
-    out = fresh(3, rows, heads, d_v, BF16);
+  if (out) aoti_torch_new_tensor_handle(out, &out);
+  else out = fresh(3, rows, heads, d_v, BF16);
   tensor *max_logits = fresh(2, rows, heads, 1, F32), *lse = fresh(2, rows, heads, 1, F32);
   double *weights = malloc((size_t)width * sizeof *weights);
   for (int64_t s = 0; s < rows; s++)

@@ -8,7 +8,8 @@ enum { SPACE = 4096, MIDDLE = SPACE / 2 };
 
 static unsigned char space[SPACE];
 
-/* Marks the bytes of the array; returns how often a byte had this mark already, or -1 when an element leaves the space. */
+/* Marks the bytes of the array; returns how often a byte had this mark already, or -1 when an element leaves the
+ * space. */
 static int touch(const fh_array *a, unsigned char *bytes, unsigned char mark) {
   int again = 0;
   int64_t total = 1;
@@ -82,8 +83,8 @@ static void against_sets(void) {
     }
     int64_t first, past;
     if (fh_array_extent(&a, &first, &past) ||
-        (high[0] &&
-         ((const unsigned char *)a.base - space + first != low[0] || (const unsigned char *)a.base - space + past != high[0])) ||
+        (high[0] && ((const unsigned char *)a.base - space + first != low[0] ||
+                     (const unsigned char *)a.base - space + past != high[0])) ||
         (!high[0] && (first || past))) {
       FAILED("fh_array_extent is not exact");
       return;
@@ -121,13 +122,16 @@ static void heads_of_one_buffer(void) {
 static void sixty_four_bits(void) {
   int64_t low, high;
   fh_array a = {.name = "kv", .element_bytes = 2, .rank = 2, .count = {3, 512}, .stride = {INT64_MAX, 1}};
-  REFUSED(fh_array_extent(&a, &low, &high), FH_ERR_STRIDE, "kv: 3 elements in steps of 9223372036854775807 leave 64 bits");
+  REFUSED(fh_array_extent(&a, &low, &high), FH_ERR_STRIDE,
+          "kv: 3 elements in steps of 9223372036854775807 leave 64 bits");
   a.count[0] = 2;
   REFUSED(fh_array_extent(&a, &low, &high), FH_ERR_STRIDE, "kv: 512 elements in steps of 1 leave 64 bits");
   a.count[1] = 1;
-  REFUSED(fh_array_extent(&a, &low, &high), FH_ERR_STRIDE, "kv: elements 0 .. 9223372036854775807 of 2 bytes leave 64 bits");
+  REFUSED(fh_array_extent(&a, &low, &high), FH_ERR_STRIDE,
+          "kv: elements 0 .. 9223372036854775807 of 2 bytes leave 64 bits");
   a.stride[0] = INT64_MIN;
-  REFUSED(fh_array_extent(&a, &low, &high), FH_ERR_STRIDE, "kv: elements -9223372036854775808 .. 0 of 2 bytes leave 64 bits");
+  REFUSED(fh_array_extent(&a, &low, &high), FH_ERR_STRIDE,
+          "kv: elements -9223372036854775808 .. 0 of 2 bytes leave 64 bits");
   CHECK_INT(low, 0);
   CHECK_INT(high, 0);
   a.count[0] = 1; /* a stride that is never taken */

@@ -1,4 +1,5 @@
-/* The call: every refusal by name, the edges of what is accepted, workspace, empty sizes, auto and its parts, counters, threads. */
+/* The call: every refusal by name, the edges of what is accepted, workspace, empty sizes, auto and its parts,
+ * counters, threads. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +11,7 @@
 
 #define CALL_LEAST FH_UP_TO(fh_call, workspace_bytes) /* what no call can do without */
 
-/* ---- Allocations are counted, where a program may stand in front of its C library and no sanitizer does so already -------- */
+/* Allocations are counted, where a program may stand in front of its C library and no sanitizer does so already */
 
 static atomic_long allocations;
 
@@ -40,7 +41,7 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
 #define COUNTS_ALLOCATIONS 0
 #endif
 
-/* ---- A call that is right ------------------------------------------------------------------------------------------------- */
+/* ---- A call that is right ---------------------------------------------------------------------------------------- */
 
 enum { S_Q = 21, S_KV = 40, H_Q = 8, HEADS = 64, D = 512, TOPK = 16, WORKSPACE = 1 << 22 };
 
@@ -77,7 +78,8 @@ static void make_fixture(int32_t threads) {
   fix.workspace = aligned_alloc(64, WORKSPACE);
   random_bf16(fix.q, S_Q * HEADS * D, 1);
   random_bf16(fix.kv, S_KV * D, 2);
-  for (int i = 0; i < S_Q * TOPK; i++) fix.indices[i] = (i * 7 + i / TOPK * 3) % (S_KV + 4) - 2; /* some invalid on both sides */
+  for (int i = 0; i < S_Q * TOPK; i++)
+    fix.indices[i] = (i * 7 + i / TOPK * 3) % (S_KV + 4) - 2; /* some invalid on both sides */
   for (int i = 0; i < S_Q; i++) fix.topk_length[i] = i % (TOPK + 3) - 1;
   for (int i = 0; i < HEADS; i++) fix.sink[i] = (float)i * 0.25f - 1;
   memset(fix.out, 0xff, S_Q * HEADS * D * 2);
@@ -85,7 +87,8 @@ static void make_fixture(int32_t threads) {
 
 static void free_fixture(void) {
   fh_device_close(&fix.device);
-  void *all[] = {fix.q, fix.kv, fix.out, fix.indices, fix.topk_length, fix.sink, fix.lse, fix.max_logits, fix.workspace};
+  void *all[] = {fix.q,    fix.kv,  fix.out,        fix.indices,  fix.topk_length,
+                 fix.sink, fix.lse, fix.max_logits, fix.workspace};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -124,21 +127,21 @@ static void refused(const fh_call *call, fh_status status, const char *text, int
   if (check_failed != failed) printf("    at line %d\n", line);
 }
 
-#define BAD(change, status, text)              \
-  do {                                         \
-    fh_call call = good_call();                \
-    change;                                    \
-    refused(&call, status, text, __LINE__);    \
+#define BAD(change, status, text)           \
+  do {                                      \
+    fh_call call = good_call();             \
+    change;                                 \
+    refused(&call, status, text, __LINE__); \
   } while (0)
 
-#define GOOD(change)                                                          \
-  do {                                                                        \
-    fh_call call = good_call();                                               \
-    change;                                                                   \
-    const fh_status got_status = fh_call_check(fix.device, &call);            \
-    CHECK_INT(got_status, FH_OK);                                             \
-    if (got_status) printf("    %s\n", fh_error());                           \
-    CHECK_INT(fh_sparse_fwd(fix.device, &call), FH_OK);                       \
+#define GOOD(change)                                               \
+  do {                                                             \
+    fh_call call = good_call();                                    \
+    change;                                                        \
+    const fh_status got_status = fh_call_check(fix.device, &call); \
+    CHECK_INT(got_status, FH_OK);                                  \
+    if (got_status) printf("    %s\n", fh_error());                \
+    CHECK_INT(fh_sparse_fwd(fix.device, &call), FH_OK);            \
   } while (0)
 
 static void initial(void) {
@@ -171,8 +174,8 @@ static void initial(void) {
   REFUSED(fh_call_init(&call, 8, 1, 1, 1, 512, 1), FH_ERR_VERSION,
           text_of("fh_call.struct_size: got 8, wanted %zu (at least %zu), set by the caller", sizeof call, CALL_LEAST));
   REFUSED(fh_call_init(&call, sizeof call + 8, 1, 1, 1, 512, 1), FH_ERR_VERSION,
-          text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8, sizeof call,
-                  CALL_LEAST));
+          text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8,
+                  sizeof call, CALL_LEAST));
   CHECK_INT(call.s_q, 77);
   /* a smaller struct: what stands behind it stays */
   memset(&call, 0xff, sizeof call);
@@ -181,7 +184,8 @@ static void initial(void) {
   CHECK(call.workspace == NULL && call.workspace_bytes == 0);
   CHECK_INT((intptr_t)call.stream, -1);
   CHECK_INT((intptr_t)call.counters, -1);
-  fh_call_init(&call, sizeof call, INT64_MAX, INT64_MIN, INT32_MIN, INT32_MIN, -1); /* checks nothing, overflows nothing */
+  fh_call_init(&call, sizeof call, INT64_MAX, INT64_MIN, INT32_MIN, INT32_MIN, -1); /* checks nothing, overflows
+                                                                                       nothing */
 
   static const char *const names[] = {"auto", "reference", "padded", "gather", "packed"};
   for (int32_t path = 0; path < FH_PATHS; path++) CHECK_STR(fh_path_name(path), names[path]);
@@ -199,10 +203,12 @@ static void sizes(void) {
   BAD(call.struct_size = 0, FH_ERR_VERSION,
       text_of("fh_call.struct_size: got 0, wanted %zu (at least %zu), set by the caller", sizeof call, CALL_LEAST));
   BAD(call.struct_size = sizeof call + 8, FH_ERR_VERSION,
-      text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8, sizeof call,
-              CALL_LEAST));
-  BAD(call.path = 5, FH_ERR_ARGUMENT, "path: got 5, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
-  BAD(call.path = -1, FH_ERR_ARGUMENT, "path: got -1, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
+      text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8,
+              sizeof call, CALL_LEAST));
+  BAD(call.path = 5, FH_ERR_ARGUMENT,
+      "path: got 5, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
+  BAD(call.path = -1, FH_ERR_ARGUMENT,
+      "path: got -1, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
   BAD(call.row_invariant = 2, FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
   BAD(call.row_invariant = -1, FH_ERR_ARGUMENT, "row_invariant: got -1, wanted 0 or 1");
   BAD((call.path = FH_PACKED, call.row_invariant = 1), FH_ERR_UNSUPPORTED,
@@ -232,8 +238,10 @@ static void sizes(void) {
   BAD(call.sm_scale = 0, FH_ERR_ARGUMENT, "sm_scale: got 0, wanted a finite number > 0");
   BAD(call.sm_scale = -0.5f, FH_ERR_ARGUMENT, "sm_scale: got -0.5, wanted a finite number > 0");
   BAD(call.sm_scale = INFINITY, FH_ERR_ARGUMENT, "sm_scale: got inf, wanted a finite number > 0");
-  BAD(call.sm_scale = NAN, FH_ERR_ARGUMENT, text_of("sm_scale: got %g, wanted a finite number > 0", (double)call.sm_scale));
-  BAD(call.sm_scale = 0x1.8p127f, FH_ERR_ARGUMENT, "sm_scale: got 2.55212e+38, wanted at most 2^127"); /* times log2(e): inf */
+  BAD(call.sm_scale = NAN, FH_ERR_ARGUMENT,
+      text_of("sm_scale: got %g, wanted a finite number > 0", (double)call.sm_scale));
+  BAD(call.sm_scale = 0x1.8p127f, FH_ERR_ARGUMENT,
+      "sm_scale: got 2.55212e+38, wanted at most 2^127"); /* times log2(e): inf */
   GOOD(call.sm_scale = 0x1p127f);
   BAD(call.requests = -1, FH_ERR_SHAPE, "requests: got -1, wanted 0 .. 2147483647");
   BAD(call.requests = (int64_t)1 << 31, FH_ERR_SHAPE, "requests: got 2147483648, wanted 0 .. 2147483647");
@@ -246,7 +254,8 @@ static void sizes(void) {
   for (int32_t path = 0; path < FH_PATHS; path++)
     if (path != FH_REFERENCE)
       BAD((call.path = path, call.out_dtype = FH_F32), FH_ERR_UNSUPPORTED,
-          text_of("out_dtype: got f32 on path %s, wanted bf16; only the reference path writes f32", fh_path_name(path)));
+          text_of("out_dtype: got f32 on path %s, wanted bf16; only the reference path writes f32",
+                  fh_path_name(path)));
   BAD(call.stream = fix.q, FH_ERR_ARGUMENT, text_of("stream: got %p, wanted NULL on a CPU", (void *)fix.q));
   BAD((call.path = FH_PACKED, call.topk = 268435456, call.indices_stride = 0), FH_ERR_SHAPE,
       "topk: got 268435456 for groups of 8, wanted group * topk <= 2147483647");
@@ -288,13 +297,16 @@ static void pointers(void) {
 static void strides(void) {
   BAD(call.q_stride_s = INT64_MAX, FH_ERR_STRIDE, "q: 21 elements in steps of 9223372036854775807 leave 64 bits");
   BAD(call.q_stride_s = INT64_MIN, FH_ERR_STRIDE, "q: 21 elements in steps of -9223372036854775808 leave 64 bits");
-  BAD((call.q_stride_s = 0, call.q_stride_h = INT64_MAX / 7), FH_ERR_STRIDE, "q: 512 elements in steps of 1 leave 64 bits");
+  BAD((call.q_stride_s = 0, call.q_stride_h = INT64_MAX / 7), FH_ERR_STRIDE,
+      "q: 512 elements in steps of 1 leave 64 bits");
   BAD(call.q_stride_h = INT64_MAX / 8, FH_ERR_STRIDE,
-      text_of("q: elements 0 .. %" PRId64 " of 2 bytes leave 64 bits", 20 * (int64_t)HEADS * D + 7 * (INT64_MAX / 8) + 511));
+      text_of("q: elements 0 .. %" PRId64 " of 2 bytes leave 64 bits",
+              20 * (int64_t)HEADS * D + 7 * (INT64_MAX / 8) + 511));
   BAD(call.kv_stride = INT64_MAX, FH_ERR_STRIDE, "kv: 40 elements in steps of 9223372036854775807 leave 64 bits");
   BAD(call.kv_stride = INT64_MIN / 39, FH_ERR_STRIDE,
       text_of("kv: elements %" PRId64 " .. 511 of 2 bytes leave 64 bits", 39 * (INT64_MIN / 39)));
-  BAD(call.indices_stride = INT64_MIN, FH_ERR_STRIDE, "indices: 21 elements in steps of -9223372036854775808 leave 64 bits");
+  BAD(call.indices_stride = INT64_MIN, FH_ERR_STRIDE,
+      "indices: 21 elements in steps of -9223372036854775808 leave 64 bits");
   BAD(call.indices_stride = INT64_MAX / 20, FH_ERR_STRIDE, "indices: 16 elements in steps of 1 leave 64 bits");
   BAD(call.out_stride_s = INT64_MAX, FH_ERR_STRIDE, "out: 21 elements in steps of 9223372036854775807 leave 64 bits");
   BAD(call.lse_stride = INT64_MAX, FH_ERR_STRIDE, "lse: 21 elements in steps of 9223372036854775807 leave 64 bits");
@@ -305,9 +317,12 @@ static void strides(void) {
   BAD(call.kv_stride = down, FH_ERR_STRIDE,
       text_of("kv: bytes %" PRId64 " .. 1024 from %p leave 64 bits", 39 * 2 * down, (void *)fix.kv));
 
-  BAD(call.out_stride_h = 511, FH_ERR_STRIDE, "out: got strides 32768, 511 for [21, 8, 512], which make its elements overlap");
-  BAD(call.out_stride_h = 0, FH_ERR_STRIDE, "out: got strides 32768, 0 for [21, 8, 512], which make its elements overlap");
-  BAD(call.out_stride_s = 0, FH_ERR_STRIDE, "out: got strides 0, 512 for [21, 8, 512], which make its elements overlap");
+  BAD(call.out_stride_h = 511, FH_ERR_STRIDE,
+      "out: got strides 32768, 511 for [21, 8, 512], which make its elements overlap");
+  BAD(call.out_stride_h = 0, FH_ERR_STRIDE,
+      "out: got strides 32768, 0 for [21, 8, 512], which make its elements overlap");
+  BAD(call.out_stride_s = 0, FH_ERR_STRIDE,
+      "out: got strides 0, 512 for [21, 8, 512], which make its elements overlap");
   BAD(call.out_stride_s = 8 * 512 - 1, FH_ERR_STRIDE,
       "out: got strides 4095, 512 for [21, 8, 512], which make its elements overlap");
   BAD((call.out = fix.out + 20 * 4095, call.out_stride_s = -4095), FH_ERR_STRIDE,
@@ -315,13 +330,15 @@ static void strides(void) {
   BAD((call.out_stride_s = 512, call.out_stride_h = 21 * 512 - 1), FH_ERR_STRIDE,
       "out: got strides 512, 10751 for [21, 8, 512], which make its elements overlap");
   BAD(call.lse_stride = 7, FH_ERR_STRIDE, "lse: got strides 7, 1 for [21, 8], which make its elements overlap");
-  BAD(call.max_logits_stride = 0, FH_ERR_STRIDE, "max_logits: got strides 0, 1 for [21, 8], which make its elements overlap");
+  BAD(call.max_logits_stride = 0, FH_ERR_STRIDE,
+      "max_logits: got strides 0, 1 for [21, 8], which make its elements overlap");
 
-  GOOD((call.out_stride_s = 512, call.out_stride_h = 21 * 512)); /* heads outermost */
-  GOOD((call.out = fix.out + 20 * 4096, call.out_stride_s = -4096)); /* rows backwards */
-  GOOD((call.out = fix.out + 7 * 512, call.out_stride_h = -512)); /* heads backwards */
+  GOOD((call.out_stride_s = 512, call.out_stride_h = 21 * 512));                                 /* heads outermost */
+  GOOD((call.out = fix.out + 20 * 4096, call.out_stride_s = -4096));                             /* rows backwards */
+  GOOD((call.out = fix.out + 7 * 512, call.out_stride_h = -512));                                /* heads backwards */
   GOOD((call.q_stride_s = 0, call.q_stride_h = 0, call.kv_stride = 0, call.indices_stride = 0)); /* everything shared */
-  GOOD((call.kv = fix.kv + 39 * 512, call.kv_stride = -512, call.indices = fix.indices + 20 * 16, call.indices_stride = -16));
+  GOOD((call.kv = fix.kv + 39 * 512, call.kv_stride = -512, call.indices = fix.indices + 20 * 16,
+        call.indices_stride = -16));
   GOOD((call.q_stride_s = 3, call.q_stride_h = -1, call.q = fix.q + 7, call.kv_stride = 1)); /* rows that overlap */
   GOOD((call.s_q = 1, call.q_stride_s = INT64_MAX, call.out_stride_s = INT64_MIN, call.indices_stride = INT64_MIN,
         call.lse_stride = INT64_MAX, call.max_logits_stride = 0)); /* strides that are never taken */
@@ -336,11 +353,14 @@ static void overlap(void) {
   BAD(call.out = fix.q, FH_ERR_OVERLAP, "out: its memory overlaps q" APART);
   BAD(call.out = fix.q + 7 * 512, FH_ERR_OVERLAP, "out: its memory overlaps q" APART);
   BAD(call.out = fix.q + 57 * 512, FH_ERR_OVERLAP, "out: its memory overlaps q" APART);
-  BAD((call.q = fix.out + 20 * 32768 + 7 * 512 + 511, call.s_q = 21), FH_ERR_OVERLAP, "out: its memory overlaps q" APART);
+  BAD((call.q = fix.out + 20 * 32768 + 7 * 512 + 511, call.s_q = 21), FH_ERR_OVERLAP,
+      "out: its memory overlaps q" APART);
   BAD(call.kv = fix.out + 4095, FH_ERR_OVERLAP, "out: its memory overlaps kv" APART);
   BAD(call.indices = (const int32_t *)(void *)fix.out, FH_ERR_OVERLAP, "out: its memory overlaps indices" APART);
-  BAD(call.topk_length = (const int32_t *)(void *)(fix.out + 4094), FH_ERR_OVERLAP, "out: its memory overlaps topk_length" APART);
-  BAD(call.attn_sink = (const float *)(void *)(fix.out + 20 * 32768), FH_ERR_OVERLAP, "out: its memory overlaps attn_sink" APART);
+  BAD(call.topk_length = (const int32_t *)(void *)(fix.out + 4094), FH_ERR_OVERLAP,
+      "out: its memory overlaps topk_length" APART);
+  BAD(call.attn_sink = (const float *)(void *)(fix.out + 20 * 32768), FH_ERR_OVERLAP,
+      "out: its memory overlaps attn_sink" APART);
   BAD(call.lse = (float *)(void *)fix.out, FH_ERR_OVERLAP, "out: its memory overlaps lse" APART);
   BAD(call.max_logits = (float *)(void *)fix.out, FH_ERR_OVERLAP, "out: its memory overlaps max_logits" APART);
   BAD(call.max_logits = fix.lse, FH_ERR_OVERLAP, "lse: its memory overlaps max_logits" APART);
@@ -359,7 +379,8 @@ static void overlap(void) {
   BAD((call.lse = both, call.max_logits = both + 7, call.lse_stride = call.max_logits_stride = 16), FH_ERR_OVERLAP,
       "lse: its memory overlaps max_logits" APART);
   /* columns that the last dimension leaves free */
-  GOOD((call.s_kv = 3, call.q = fix.out, call.out = fix.out + 8 * 512, call.kv = fix.out + 16 * 512, call.kv_stride = HEADS * D));
+  GOOD((call.s_kv = 3, call.q = fix.out, call.out = fix.out + 8 * 512, call.kv = fix.out + 16 * 512,
+        call.kv_stride = HEADS * D));
   free(both);
 }
 
@@ -386,7 +407,10 @@ static void interleaved_result(void) {
 }
 
 static void older_struct(void) {
-  struct { fh_call call; unsigned char guard[8]; } older = {.call = good_call()};
+  struct {
+    fh_call call;
+    unsigned char guard[8];
+  } older = {.call = good_call()};
   older.call.path = FH_REFERENCE;
   memset(fix.out, 0xff, S_Q * HEADS * D * 2);
   CHECK_INT(fh_sparse_fwd(fix.device, &older.call), FH_OK);
@@ -428,7 +452,8 @@ static void workspace(void) {
     REFUSED(fh_sparse_fwd(fix.device, &call), FH_ERR_WORKSPACE,
             text_of("workspace_bytes: got %" PRIu64 ", wanted at least %" PRIu64, bytes - 1, bytes));
     call.workspace = NULL;
-    REFUSED(fh_sparse_fwd(fix.device, &call), FH_ERR_WORKSPACE, text_of("workspace: got NULL, wanted %" PRIu64 " bytes", bytes));
+    REFUSED(fh_sparse_fwd(fix.device, &call), FH_ERR_WORKSPACE,
+            text_of("workspace: got NULL, wanted %" PRIu64 " bytes", bytes));
     call.workspace = (char *)fix.workspace + 32;
     call.workspace_bytes = bytes;
     REFUSED(fh_sparse_fwd(fix.device, &call), FH_ERR_ALIGNMENT,
@@ -491,7 +516,8 @@ static void empty(void) {
       call.path = path;
       call.counters = &counters;
       if (none == 0)
-        call.s_q = 0, call.q = NULL, call.out = NULL, call.indices = NULL, call.workspace = NULL, call.workspace_bytes = 0;
+        call.s_q = 0, call.q = NULL, call.out = NULL, call.indices = NULL, call.workspace = NULL,
+        call.workspace_bytes = 0;
       if (none == 1) call.topk = 0, call.indices = NULL;
       if (none == 2) call.s_kv = 0, call.kv = NULL;
       memset(fix.out, 0xff, S_Q * HEADS * D * 2);
@@ -502,8 +528,9 @@ static void empty(void) {
       CHECK_INT(counters.useful_flops, 0);
       if (none == 0) {
         CHECK(untouched(fix.out, S_Q * HEADS * D * 2));
-        CHECK_INT(counters.calls[FH_AUTO] + counters.calls[FH_PADDED] + counters.calls[FH_GATHER] + counters.calls[FH_PACKED] +
-                      counters.calls[FH_REFERENCE], 0);
+        CHECK_INT(counters.calls[FH_AUTO] + counters.calls[FH_PADDED] + counters.calls[FH_GATHER] +
+                      counters.calls[FH_PACKED] + counters.calls[FH_REFERENCE],
+                  0);
         continue;
       }
       int wrong = 0;
@@ -575,7 +602,8 @@ static void counters(void) {
     CHECK_STR(older.kernel, "mine"); /* past the caller's struct */
   }
   fh_counters odd = {.struct_size = 9};
-  BAD(call.counters = &odd, FH_ERR_VERSION, "fh_counters.struct_size: got 9, wanted 352 (at least 288), set by the caller");
+  BAD(call.counters = &odd, FH_ERR_VERSION,
+      "fh_counters.struct_size: got 9, wanted 352 (at least 288), set by the caller");
   fh_counters *inside = memset(fix.lse, 0, sizeof *inside);
   inside->struct_size = sizeof *inside;
   BAD(call.counters = inside, FH_ERR_OVERLAP, "lse: its memory overlaps counters" APART);
@@ -583,8 +611,11 @@ static void counters(void) {
 
 static fh_costs costs_for(int32_t path) {
   const fh_path_cost cheap = {0, 1, 0}, dear = {0, 20, 0};
-  return (fh_costs){sizeof(fh_costs), path == FH_PADDED ? cheap : dear, path == FH_GATHER ? cheap : dear,
-                     path == FH_PACKED ? cheap : dear, {0, 0, 0}};
+  return (fh_costs){sizeof(fh_costs),
+                    path == FH_PADDED ? cheap : dear,
+                    path == FH_GATHER ? cheap : dear,
+                    path == FH_PACKED ? cheap : dear,
+                    {0, 0, 0}};
 }
 
 static int32_t auto_takes(fh_call call, const fh_costs *costs) {
@@ -627,7 +658,8 @@ static void automatic(void) {
   run = good_call();
   CHECK(auto_takes(run, NULL) >= FH_PADDED);
 
-  /* the cost model sees the lists: gather's price by the key against padded's by the run, once below and once above the true count */
+  /* the cost model sees the lists: gather's price by the key against padded's by the run, once below and once above
+   * the true count */
   const double gflop = (double)valid_keys() * 2 * H_Q * (D + 512) * 1e-9;
   for (int invariant = 0; invariant < 2; invariant++) {
     run = good_call();
@@ -637,7 +669,8 @@ static void automatic(void) {
     by_key.gather.gflop_us = 100.1 / gflop;
     CHECK_INT(auto_takes(run, &by_key), FH_PADDED);
   }
-  /* and packed's price by the entry: lists that are all alike make a union of one list a group, rounded up to 64 entries */
+  /* and packed's price by the entry: lists that are all alike make a union of one list a group, rounded up to 64
+   * entries */
   int32_t *same = malloc(S_Q * TOPK * 4);
   for (int i = 0; i < S_Q * TOPK; i++) same[i] = i % TOPK;
   run = good_call();
@@ -658,7 +691,8 @@ static void automatic(void) {
   BAD(call.costs = &bad, FH_ERR_VERSION, "fh_costs.struct_size: got 8, wanted 104 (at least 80), set by the caller");
 }
 
-/* Groups of 8, 8 and 5 rows with 128, 16 and 80 keys, some of them twice or no key at all; a group packed costs what 30 keys do. */
+/* Groups of 8, 8 and 5 rows with 128, 16 and 80 keys, some of them twice or no key at all; a group packed costs what
+ * 30 keys do. */
 static void parts_of(int32_t rows_path, int64_t requests, const int32_t *cu_seqlens_q, const int gathered[S_Q]) {
   enum { ROW = H_Q * D * 2 };
   static uint16_t by_rows[S_Q * HEADS * D], by_group[S_Q * HEADS * D];
@@ -711,7 +745,8 @@ static void parts_of(int32_t rows_path, int64_t requests, const int32_t *cu_seql
     CHECK_INT(counted.calls[FH_AUTO], 1);
     CHECK_INT(counted.calls[rows_path], rows > 0);
     CHECK_INT(counted.calls[FH_PACKED], rows < S_Q);
-    CHECK_STR(counted.kernel, text_of("cpu %s packed + cpu %s %s", isa_of_device(), isa_of_device(), fh_path_name(rows_path)));
+    CHECK_STR(counted.kernel,
+              text_of("cpu %s packed + cpu %s %s", isa_of_device(), isa_of_device(), fh_path_name(rows_path)));
   }
   /* a row that must not depend on its neighbours is never packed, whatever the plan says */
   fh_counters counted = {.struct_size = sizeof counted};
@@ -759,7 +794,8 @@ static void plans(void) {
   run.counters = &given;
   CHECK_INT(fh_sparse_fwd(fix.device, &run), FH_OK);
   uint64_t listed = 0; /* a plan that is built reads lists and lengths, one that is given does not */
-  for (int s = 0; s < S_Q; s++) listed += 4 + 4 * (uint64_t)(fix.topk_length[s] < 0 ? 0 : fix.topk_length[s] > TOPK ? TOPK : fix.topk_length[s]);
+  for (int s = 0; s < S_Q; s++)
+    listed += 4 + 4 * (uint64_t)(fix.topk_length[s] < 0 ? 0 : fix.topk_length[s] > TOPK ? TOPK : fix.topk_length[s]);
   CHECK_INT(building.bytes - given.bytes, listed);
   CHECK_INT(building.executed_flops, given.executed_flops);
   run.counters = NULL;
@@ -770,12 +806,11 @@ static void plans(void) {
   const fh_costs packed = costs_for(FH_PACKED);
   CHECK_INT(auto_takes(run, &packed), FH_PACKED);
 
-#define BAD_PLAN(field, value, text)                                       \
-  do {                                                                     \
-    fh_plan other = plan;                                                  \
-    other.field = value;                                                   \
-    for (int32_t path = 0; path < FH_PATHS; path++)                        \
-      BAD((call.path = path, call.plan = &other), FH_ERR_SHAPE, text);     \
+#define BAD_PLAN(field, value, text)                                                                                 \
+  do {                                                                                                               \
+    fh_plan other = plan;                                                                                            \
+    other.field = value;                                                                                             \
+    for (int32_t path = 0; path < FH_PATHS; path++) BAD((call.path = path, call.plan = &other), FH_ERR_SHAPE, text); \
   } while (0)
   BAD_PLAN(s_q, 22, "plan.s_q: got 22, wanted the call's 21");
   BAD_PLAN(requests, 1, "plan.requests: got 1, wanted the call's 0");
@@ -790,7 +825,8 @@ static void plans(void) {
   BAD(call.plan = &other, FH_ERR_ARGUMENT, "plan.token: got NULL, wanted a pointer");
   other = plan;
   other.member = (uint64_t *)((uintptr_t)plan.member + 4);
-  BAD(call.plan = &other, FH_ERR_ALIGNMENT, text_of("plan.member: got %p, wanted a multiple of 8 bytes", (void *)other.member));
+  BAD(call.plan = &other, FH_ERR_ALIGNMENT,
+      text_of("plan.member: got %p, wanted a multiple of 8 bytes", (void *)other.member));
   other = plan;
   other.entries = (int32_t *)(void *)fix.out;
   BAD(call.plan = &other, FH_ERR_OVERLAP, "out: its memory overlaps plan.entries" APART);
@@ -863,7 +899,8 @@ static void callers(void) {
     all[path].path = path;
     all[path].want = want;
   }
-  for (int32_t path = FH_REFERENCE; path < FH_PATHS; path++) pthread_create(&all[path].thread, NULL, call_often, &all[path]);
+  for (int32_t path = FH_REFERENCE; path < FH_PATHS; path++)
+    pthread_create(&all[path].thread, NULL, call_often, &all[path]);
   for (int32_t path = FH_REFERENCE; path < FH_PATHS; path++) {
     pthread_join(all[path].thread, NULL);
     CHECK(all[path].good);
@@ -907,7 +944,7 @@ int main(void) {
     empty();
     counters();
     automatic();
-  parts();
+    parts();
     plans();
     callers();
     no_allocation();

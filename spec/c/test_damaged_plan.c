@@ -1,5 +1,5 @@
-/* A plan whose memory was overwritten after it was built: the answer is wrong, but nothing outside the call's arrays is read or
- * written, and the next call is right. The sanitizers see reads; canaries show writes. */
+/* A plan whose memory was overwritten after it was built: the answer is wrong, but nothing outside the call's arrays
+ * is read or written, and the next call is right. The sanitizers see reads; canaries show writes. */
 #include <math.h>
 #include <stdlib.h>
 

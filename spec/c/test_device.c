@@ -39,7 +39,8 @@ static void refusals(void) {
   REFUSED(fh_device_open("", NULL, &device), FH_ERR_ARGUMENT, "name: got \"\", wanted cpu, cuda or cuda:N");
   REFUSED(fh_device_open("cpu:0", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cpu:0\", wanted cpu, cuda or cuda:N");
   REFUSED(fh_device_open("cuda:", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cuda:\", wanted cpu, cuda or cuda:N");
-  REFUSED(fh_device_open("cuda:-1", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cuda:-1\", wanted cpu, cuda or cuda:N");
+  REFUSED(fh_device_open("cuda:-1", NULL, &device), FH_ERR_ARGUMENT,
+          "name: got \"cuda:-1\", wanted cpu, cuda or cuda:N");
   REFUSED(fh_device_open("cuda0", NULL, &device), FH_ERR_ARGUMENT, "name: got \"cuda0\", wanted cpu, cuda or cuda:N");
   fh_device_options options = {.struct_size = sizeof options, .threads = 1025};
   REFUSED(fh_device_open("cpu", &options, &device), FH_ERR_ARGUMENT, "options.threads: got 1025, wanted 0 .. 1024");
@@ -216,7 +217,8 @@ static void *take_and_give(void *arg) {
     fh_buffer *buffer = NULL;
     fh_view *view = NULL;
     const int64_t n = 50;
-    good &= fh_buffer_alloc(device, 200, &buffer) == FH_OK && fh_view_create(buffer, FH_F32, 1, &n, NULL, 0, &view) == FH_OK;
+    good &= fh_buffer_alloc(device, 200, &buffer) == FH_OK &&
+            fh_view_create(buffer, FH_F32, 1, &n, NULL, 0, &view) == FH_OK;
     fh_buffer_free(&buffer);
     good &= fh_view_fill(view, i) == FH_OK;
     fh_view_free(&view);

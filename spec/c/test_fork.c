@@ -1,4 +1,5 @@
-/* A forked child: a CPU device opened before the fork works there and can be closed, whatever the parent's threads were doing. */
+/* A forked child: a CPU device opened before the fork works there and can be closed, whatever the parent's threads
+ * were doing. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>

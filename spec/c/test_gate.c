@@ -36,31 +36,51 @@ static void settings(void) {
     CHECK_INT(parse(on[i], NULL, "").enabled, 1);
     CHECK_INT(parse(off[i], NULL, "").enabled, 0);
   }
-  static const char *const neither[] = {"2", "-1", "00", "01", " 1", "1 ", "y", "n", "t", "tru", "truee", "enable", "on\n"};
+  static const char *const neither[] = {"2", "-1", "00",  "01",    " 1",     "1 ",  "y",
+                                        "n", "t",  "tru", "truee", "enable", "on\n"};
   for (size_t i = 0; i < sizeof neither / sizeof *neither; i++) {
     char quoted[FH_QUOTED];
-    CHECK_INT(parse(neither[i], NULL, text_of(PREFILL ": got %s, wanted 1/0, true/false, yes/no or on/off; using 1",
-                                              fh_quote(neither[i], quoted))).enabled, 1);
+    CHECK_INT(parse(neither[i], NULL,
+                    text_of(PREFILL ": got %s, wanted 1/0, true/false, yes/no or on/off; using 1",
+                            fh_quote(neither[i], quoted)))
+                  .enabled,
+              1);
   }
 
-  static const struct { const char *text; int64_t value; } good[] = {
-      {"0", 0}, {"1", 1}, {"2048", 2048}, {"0000512", 512}, {"9223372036854775807", INT64_MAX}};
-  for (size_t i = 0; i < sizeof good / sizeof *good; i++) CHECK_INT(parse(NULL, good[i].text, "").min_sq, good[i].value);
-  static const char *const bad[] = {"abc", "+5", " 5", "5 ", "0x10", "1e3", "-1", "-0", "5.0", "1_000", "5\n",
-                                    "9223372036854775808", "99999999999999999999999999"};
+  static const struct {
+    const char *text;
+    int64_t value;
+  } good[] = {{"0", 0}, {"1", 1}, {"2048", 2048}, {"0000512", 512}, {"9223372036854775807", INT64_MAX}};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+    CHECK_INT(parse(NULL, good[i].text, "").min_sq, good[i].value);
+  static const char *const bad[] = {"abc",
+                                    "+5",
+                                    " 5",
+                                    "5 ",
+                                    "0x10",
+                                    "1e3",
+                                    "-1",
+                                    "-0",
+                                    "5.0",
+                                    "1_000",
+                                    "5\n",
+                                    "9223372036854775808",
+                                    "99999999999999999999999999"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     char quoted[FH_QUOTED];
     const char *wanted = text_of(MIN_SQ ": got %s, wanted a whole number >= 0; using 2048", fh_quote(bad[i], quoted));
     CHECK_INT(parse(NULL, bad[i], wanted).min_sq, 2048);
   }
-  CHECK_INT(parse(NULL, "abc", "VLLM_DSV41_FEWHEAD_MIN_SQ: got \"abc\", wanted a whole number >= 0; using 2048").min_sq, 2048);
+  CHECK_INT(parse(NULL, "abc", "VLLM_DSV41_FEWHEAD_MIN_SQ: got \"abc\", wanted a whole number >= 0; using 2048").min_sq,
+            2048);
 
   /* one bad setting leaves the other alone; two give two lines */
   const fh_gate half = parse("off", "many", MIN_SQ ": got \"many\", wanted a whole number >= 0; using 2048");
   CHECK_INT(half.enabled, 0);
   CHECK_INT(half.min_sq, 2048);
-  parse("maybe", "many", PREFILL ": got \"maybe\", wanted 1/0, true/false, yes/no or on/off; using 1\n"
-                         MIN_SQ ": got \"many\", wanted a whole number >= 0; using 2048");
+  parse("maybe", "many",
+        PREFILL ": got \"maybe\", wanted 1/0, true/false, yes/no or on/off; using 1\n" MIN_SQ
+                ": got \"many\", wanted a whole number >= 0; using 2048");
 }
 
 static void room_for_warnings(void) {
@@ -109,9 +129,13 @@ static void environment(void) {
 static void rule(void) {
   fh_gate gate;
   fh_gate_init(&gate, sizeof gate);
-  static const struct { int64_t local, padded, s_q; int32_t native; } published[] = {
-      {8, 64, 2048, 1}, {8, 64, 2047, 0}, {8, 64, 8192, 1}, {63, 64, 2048, 1}, {64, 64, 8192, 0}, {65, 64, 8192, 0},
-      {0, 64, 8192, 0}, {-1, 64, 8192, 0}, {64, 128, 2048, 1}, {127, 128, 2048, 1}, {128, 128, 2048, 0}, {8, 0, 2048, 0},
+  static const struct {
+    int64_t local, padded, s_q;
+    int32_t native;
+  } published[] = {
+      {8, 64, 2048, 1},   {8, 64, 2047, 0},    {8, 64, 8192, 1},    {63, 64, 2048, 1},
+      {64, 64, 8192, 0},  {65, 64, 8192, 0},   {0, 64, 8192, 0},    {-1, 64, 8192, 0},
+      {64, 128, 2048, 1}, {127, 128, 2048, 1}, {128, 128, 2048, 0}, {8, 0, 2048, 0},
   };
   for (size_t i = 0; i < sizeof published / sizeof *published; i++)
     CHECK_INT(fh_gate_native(&gate, published[i].local, published[i].padded, published[i].s_q), published[i].native);
@@ -123,15 +147,30 @@ static void rule(void) {
   gate = (fh_gate){.enabled = 1}; /* no struct_size */
   CHECK_INT(fh_gate_native(&gate, 8, 64, 8192), 0);
 
-  static const struct { int64_t heads; int32_t padded; } padded[] = {{1, 64}, {8, 64}, {64, 64}, {65, 128}, {128, 128},
-                                                                     {0, 0}, {-1, 0}, {129, 0}, {INT64_MAX, 0}, {INT64_MIN, 0}};
-  for (size_t i = 0; i < sizeof padded / sizeof *padded; i++) CHECK_INT(fh_padded_heads(padded[i].heads), padded[i].padded);
+  static const struct {
+    int64_t heads;
+    int32_t padded;
+  } padded[] = {{1, 64}, {8, 64}, {64, 64}, {65, 128},      {128, 128},
+                {0, 0},  {-1, 0}, {129, 0}, {INT64_MAX, 0}, {INT64_MIN, 0}};
+  for (size_t i = 0; i < sizeof padded / sizeof *padded; i++)
+    CHECK_INT(fh_padded_heads(padded[i].heads), padded[i].padded);
 }
 
 static void ranks(void) {
-  static const struct { int64_t heads, ranks; int32_t virtual_heads; int64_t local, added; } good[] = {
-      {64, 8, 0, 8, 0}, {128, 8, 0, 16, 0}, {64, 8, 1, 8, 0}, {64, 1, 0, 64, 0}, {10, 4, 1, 3, 2}, {1, 8, 1, 1, 7},
-      {64, 7, 1, 10, 6}, {INT64_MAX, 1, 0, INT64_MAX, 0}, {INT64_MAX, INT64_MAX - 1, 1, 2, INT64_MAX - 2},
+  static const struct {
+    int64_t heads, ranks;
+    int32_t virtual_heads;
+    int64_t local, added;
+  } good[] = {
+      {64, 8, 0, 8, 0},
+      {128, 8, 0, 16, 0},
+      {64, 8, 1, 8, 0},
+      {64, 1, 0, 64, 0},
+      {10, 4, 1, 3, 2},
+      {1, 8, 1, 1, 7},
+      {64, 7, 1, 10, 6},
+      {INT64_MAX, 1, 0, INT64_MAX, 0},
+      {INT64_MAX, INT64_MAX - 1, 1, 2, INT64_MAX - 2},
       {1, INT64_MAX, 1, 1, INT64_MAX - 1},
   };
   int64_t local = -1, added = -1;

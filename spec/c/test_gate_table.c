@@ -24,8 +24,11 @@ static void write_table(const char *text) {
 /* A table of this device with the given gates; the named fields of the device can be other ones. */
 static void write_gates(int64_t library, const char *name, int threads, const char *gates) {
   FILE *file = open_table();
-  fprintf(file, "{\"schema\": 1, \"library\": %lld, \"driver\": \"any\",\n \"gates\": [%s],\n \"device\": {\"isa\": %d, \"threads\": %d, "
-                "\"name\": \"%s\", \"kind\": \"cpu\"}}\n", (long long)library, gates, (int)info.isa, threads, name);
+  fprintf(file,
+          "{\"schema\": 1, \"library\": %lld, \"driver\": \"any\",\n \"gates\": [%s],\n \"device\": {\"isa\": %d, "
+          "\"threads\": %d, "
+          "\"name\": \"%s\", \"kind\": \"cpu\"}}\n",
+          (long long)library, gates, (int)info.isa, threads, name);
   fclose(file);
 }
 
@@ -34,12 +37,14 @@ static fh_status load(int32_t h_q, fh_gate *gate) {
   return fh_gate_load(path, cpu, h_q, 512, 640, gate);
 }
 
-#define ENTRY(h_q, min_sq) "{\"topk\": 640, \"min_sq\": " min_sq ", \"h_q\": " h_q ", \"d_qk\": 512, \"pattern\": \"csa\"}"
+#define ENTRY(h_q, min_sq) \
+  "{\"topk\": 640, \"min_sq\": " min_sq ", \"h_q\": " h_q ", \"d_qk\": 512, \"pattern\": \"csa\"}"
 
 static void loads(void) {
   fh_gate gate;
-  write_gates(FH_VERSION, info.name, info.threads, ENTRY("8", "128") ", " ENTRY("8", "512") ", " ENTRY("8", "0") ", " ENTRY("16", "\"never\"") ", "
-              ENTRY("16", "64") ", " ENTRY("4", "0"));
+  write_gates(FH_VERSION, info.name, info.threads,
+              ENTRY("8", "128") ", " ENTRY("8", "512") ", " ENTRY("8", "0") ", " ENTRY("16", "\"never\"") ", " ENTRY(
+                  "16", "64") ", " ENTRY("4", "0"));
   CHECK_INT(load(8, &gate), FH_OK);
   CHECK_INT(gate.enabled, 1);
   CHECK_INT(gate.min_sq, 512); /* the strictest */
@@ -59,14 +64,19 @@ static void refuses_others(void) {
   fh_gate gate;
   write_gates(FH_VERSION, "Other CPU", info.threads, ENTRY("8", "0"));
   char quoted[FH_QUOTED];
-  REFUSED(load(8, &gate), FH_ERR_DEVICE, text_of("%s: device.name: measured on \"Other CPU\", here it is %s; measure this device and "
-                                                 "load its own table", path, fh_quote(info.name, quoted)));
+  REFUSED(load(8, &gate), FH_ERR_DEVICE,
+          text_of("%s: device.name: measured on \"Other CPU\", here it is %s; measure this device and "
+                  "load its own table",
+                  path, fh_quote(info.name, quoted)));
   write_gates(FH_VERSION, info.name, info.threads + 1, ENTRY("8", "0"));
-  REFUSED(load(8, &gate), FH_ERR_DEVICE, text_of("%s: device.threads: measured with %d, here it is %d; measure this device and load its "
-                                                 "own table", path, (int)info.threads + 1, (int)info.threads));
+  REFUSED(load(8, &gate), FH_ERR_DEVICE,
+          text_of("%s: device.threads: measured with %d, here it is %d; measure this device and load its "
+                  "own table",
+                  path, (int)info.threads + 1, (int)info.threads));
   write_gates(100, info.name, info.threads, ENTRY("8", "0"));
-  REFUSED(load(8, &gate), FH_ERR_VERSION, text_of("%s: library: measured with version 0.1, this is %d.%d; measure again", path,
-                                                  FH_VERSION / 10000, FH_VERSION / 100 % 100));
+  REFUSED(load(8, &gate), FH_ERR_VERSION,
+          text_of("%s: library: measured with version 0.1, this is %d.%d; measure again", path, FH_VERSION / 10000,
+                  FH_VERSION / 100 % 100));
   write_table("{\"schema\": 2, \"library\": 200}");
   REFUSED(load(8, &gate), FH_ERR_VERSION, text_of("%s: schema: got 2, wanted 1", path));
   CHECK_INT(gate.enabled, 7);
@@ -74,24 +84,30 @@ static void refuses_others(void) {
 
 static void refuses_damage(void) {
   fh_gate gate;
-  static const struct { const char *text, *why; } bad[] = {
+  static const struct {
+    const char *text, *why;
+  } bad[] = {
       {"", ":1: got the end of the text, wanted a value"},
       {"[]", ":1: wanted an object"},
       {"{}", ":1: schema: got nothing, wanted a whole number"},
       {"{\"schema\": \"1\", \"library\": 200}", ":1: schema: got another kind of value, wanted a whole number"},
-      {"{\"schema\": 1, \"library\": 200, \"device\": {\"kind\": \"cpu\"", ":1: got the end of the text, wanted ',' or '}'"},
+      {"{\"schema\": 1, \"library\": 200, \"device\": {\"kind\": \"cpu\"",
+       ":1: got the end of the text, wanted ',' or '}'"},
       {"{\"schema\": 1,\n\"library\": 200}", ":1: device: got nothing, wanted an object"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     write_table(bad[i].text);
     REFUSED(load(8, &gate), FH_ERR_ARGUMENT, text_of("%s%s", path, bad[i].why));
   }
-  static const struct { const char *gates, *why; } entries[] = {
+  static const struct {
+    const char *gates, *why;
+  } entries[] = {
       {"1", ":2: gates: wanted a list of objects"},
       {"{}", ":2: h_q: got nothing, wanted a whole number"},
       {ENTRY("8", "-1"), ":2: min_sq: wanted a whole number >= 0 or \"never\""},
       {ENTRY("8", "\"always\""), ":2: min_sq: wanted a whole number >= 0 or \"never\""},
-      {ENTRY("9", "null"), ":2: min_sq: wanted a whole number >= 0 or \"never\""}, /* of another shape: still no table */
+      {ENTRY("9", "null"), ":2: min_sq: wanted a whole number >= 0 or \"never\""}, /* of another shape: still no
+                                                                                      table */
   };
   for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
     write_gates(FH_VERSION, info.name, info.threads, entries[i].gates);

@@ -1,9 +1,9 @@
 /* The gather path against the oracle, and the exponential that all tile kernels share. */
 #include "attention.h"
 
-/* One key with logit 0 and `copies` with logit -x: lse = ln(1 + copies exp(-x)). Many copies bring small exp(-x) up to where an
- * error of theirs shows in lse, so lse tells how good the exponential is; it includes the rounding of the sum, always the same
- * way here. */
+/* One key with logit 0 and `copies` with logit -x: lse = ln(1 + copies exp(-x)). Many copies bring small exp(-x) up
+ * to where an error of theirs shows in lse, so lse tells how good the exponential is; it includes the rounding of
+ * the sum, always the same way here. */
 static void check_exponential(fhk_cpu *cpu, const char *isa) {
   enum { COPIES = 200 };
   attention a = make_attention(1, 2, 8, 512, COPIES + 1, 0, 0);
@@ -44,7 +44,8 @@ int main(void) {
   check_threads(FH_GATHER);
   fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 1);
-  for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++) check_exponential(pools[isa], fhk_cpu_isa_name(isa));
+  for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++)
+    check_exponential(pools[isa], fhk_cpu_isa_name(isa));
   close_pools(pools);
   return check_summary();
 }

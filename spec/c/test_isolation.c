@@ -1,4 +1,5 @@
-/* NaN and Inf in KV rows and in q reach nobody but those who read them, and padding heads are neither read nor written. */
+/* NaN and Inf in KV rows and in q reach nobody but those who read them, and padding heads are neither read nor
+ * written. */
 #include "attention.h"
 
 enum { ROWS = 9, KEYS = 100, WIDTH = 53 };
@@ -78,8 +79,11 @@ int main(void) {
   for (int32_t isa = FH_ISA_GENERIC; isa <= fhk_cpu_best_isa(); isa++)
     for (int32_t path = FH_REFERENCE; path <= FH_PACKED; path++)
       for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
-        if (path == FH_REFERENCE && (isa != FH_ISA_GENERIC || heads[h] != 3)) continue; /* one for all, and it is slow */
-        if (path == FH_PADDED && heads[h] != 8 && heads[h] != 64) continue;          /* computes 64 heads whatever they are */
+        if (path == FH_REFERENCE && (isa != FH_ISA_GENERIC || heads[h] != 3))
+          continue; /* one for all, and it is slow */
+        if (path == FH_PADDED && heads[h] != 8 && heads[h] != 64)
+          continue; /* computes 64 heads whatever
+                                                                                        they are */
         check_kv(pools[isa], fhk_cpu_isa_name(isa), path, heads[h]);
         check_q(pools[isa], fhk_cpu_isa_name(isa), path, heads[h]);
       }

@@ -1,4 +1,5 @@
-/* The JSON subset that gate tables are written in: what is read, what is refused, and that no text at all makes the reader fail. */
+/* The JSON subset that gate tables are written in: what is read, what is refused, and that no text at all makes the
+ * reader fail. */
 #include <stdlib.h>
 
 #include "json.h"
@@ -8,7 +9,10 @@ static fh_status parse(const char *text, fh_json *json) { return fh_json_parse("
 
 static void reads(void) {
   fh_json json;
-  CHECK_INT(parse(" {\"a\": [1, -20, 9007199254740992], \"b\" : {\"c\":\"x\\\"\\\\\\/\\n\\t\"},\n\"d\":true,\"e\":false,\"f\":null}\n", &json), FH_OK);
+  CHECK_INT(parse(" {\"a\": [1, -20, 9007199254740992], \"b\" : "
+                  "{\"c\":\"x\\\"\\\\\\/\\n\\t\"},\n\"d\":true,\"e\":false,\"f\":null}\n",
+                  &json),
+            FH_OK);
   const fh_json_value *root = json.values, *a = fh_json_member(&json, root, "a");
   CHECK_INT(root->kind, FH_JSON_OBJECT);
   CHECK_INT(a->kind, FH_JSON_ARRAY);
@@ -37,7 +41,9 @@ static void reads(void) {
 }
 
 static void refuses(void) {
-  static const struct { const char *text, *why; } bad[] = {
+  static const struct {
+    const char *text, *why;
+  } bad[] = {
       {"", "t:1: got the end of the text, wanted a value"},
       {"{", "t:1: got the end of the text, wanted a name in quotes"},
       {"{\"a\"}", "t:1: got '}', wanted ':'"},
@@ -100,7 +106,8 @@ static void fuzz(void) {
   char text[256];
   for (uint64_t round = 0; round < 20000; round++) {
     if (fh_random_u32(1, 1, round * 64, 64, words)) FAILED("no random words");
-    for (size_t i = 0; i < sizeof text; i++) text[i] = letters[(words[i / 4] >> (i % 4 * 8) & 255) % (sizeof letters - 1)];
+    for (size_t i = 0; i < sizeof text; i++)
+      text[i] = letters[(words[i / 4] >> (i % 4 * 8) & 255) % (sizeof letters - 1)];
     fh_json json;
     if (fh_json_parse("t", text, words[0] % sizeof text, &json)) refused++;
     else fh_json_free(&json);

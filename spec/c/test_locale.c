@@ -1,4 +1,5 @@
-/* Messages are the same in every locale: a decimal comma that the program around the library chose stays out of them. */
+/* Messages are the same in every locale: a decimal comma that the program around the library chose stays out of
+ * them. */
 #include <locale.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -6,7 +7,8 @@
 #include "internal.h"
 #include "refuse.h"
 
-/* A locale with a decimal comma: one that is installed, else one that localedef makes in a folder of its own. Returns its name. */
+/* A locale with a decimal comma: one that is installed, else one that localedef makes in a folder of its own.
+ * Returns its name. */
 static const char *comma_locale(void) {
   static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE", "nl_NL.UTF-8", "made"};
   static char folder[] = "/tmp/fewhead_locale_XXXXXX";

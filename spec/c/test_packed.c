@@ -8,9 +8,9 @@ static fh_plan build_plan(fhk_cpu *cpu, const fh_call *call, void **memory) {
   return plan;
 }
 
-/* Every group that a head count allows gives the oracle's result, and all of them the same bits: a row's keys are taken in the
- * order of the plan, whoever the neighbours are. Not with amx, which adds up the whole union's entries by tiles, so that which keys
- * are added first depends on the neighbours. */
+/* Every group that a head count allows gives the oracle's result, and all of them the same bits: a row's keys are
+ * taken in the order of the plan, whoever the neighbours are. Not with amx, which adds up the whole union's entries
+ * by tiles, so that which keys are added first depends on the neighbours. */
 static void check_groups(int32_t h_q) {
   fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 2);
@@ -42,8 +42,8 @@ static void check_groups(int32_t h_q) {
   close_pools(pools);
 }
 
-/* A plan serves every call with the same lists: other q, other KV, other heads; and the result is that of a plan built on the
- * way. */
+/* A plan serves every call with the same lists: other q, other KV, other heads; and the result is that of a plan
+ * built on the way. */
 static void check_plan_reuse(void) {
   fhk_cpu *cpu = fhk_cpu_create(2, fhk_cpu_best_isa());
   attention a = make_attention(21, 90, 8, 512, 50, HOLES | REPEATS | LENGTHS, 1);

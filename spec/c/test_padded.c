@@ -1,8 +1,8 @@
 /* The padded path against the oracle, and what it computes besides. */
 #include "attention.h"
 
-/* It computes h_pad heads, whatever h_q is: with as many keys as every kernel takes at once, exactly as many FLOPs as h_q =
- * h_pad. */
+/* It computes h_pad heads, whatever h_q is: with as many keys as every kernel takes at once, exactly as many FLOPs
+ * as h_q = h_pad. */
 static void check_zero_heads(void) {
   fhk_cpu *pools[FH_ISA_AMX + 1];
   open_pools(pools, 2);

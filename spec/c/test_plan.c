@@ -2,7 +2,10 @@
 #include "attention.h"
 #include "groups.h"
 
-typedef struct built { fh_plan plan; void *memory; } built;
+typedef struct built {
+  fh_plan plan;
+  void *memory;
+} built;
 
 static built build(fhk_cpu *cpu, const fh_call *call) {
   built b = {.plan = {.struct_size = sizeof b.plan}};
@@ -11,8 +14,10 @@ static built build(fhk_cpu *cpu, const fh_call *call) {
   return b;
 }
 
-static fh_call lists(int64_t s_q, int64_t s_kv, int64_t topk, int32_t group, const int32_t *indices, const int32_t *length) {
-  fh_call call = {.struct_size = sizeof call, .path = FH_PACKED, .s_q = s_q, .s_kv = s_kv, .h_q = 1, .d_qk = 512, .d_v = 512};
+static fh_call lists(int64_t s_q, int64_t s_kv, int64_t topk, int32_t group, const int32_t *indices,
+                     const int32_t *length) {
+  fh_call call = {
+      .struct_size = sizeof call, .path = FH_PACKED, .s_q = s_q, .s_kv = s_kv, .h_q = 1, .d_qk = 512, .d_v = 512};
   call.topk = topk;
   call.group = group;
   call.indices = indices;
@@ -66,18 +71,17 @@ static void check_by_hand(void) {
   fhk_cpu_destroy(cpu);
 }
 
-/* Eleven rows of seven requests in groups of three, offsets that fall, leave the chunk and are wrong at both ends among them. */
+/* Eleven rows of seven requests in groups of three, offsets that fall, leave the chunk and are wrong at both ends
+ * among them. */
 static void check_boundaries(void) {
   static const int32_t offsets[][8] = {
-      {0, 0, 5, 6, 6, 10, 10, 11},
-      {-9, -1, 5, 6, 3, 10, -7, 99},  /* the same requests */
-      {4, 0, 5, 6, 0, 10, 10, 3},     /* and again */
-      {0, 1, 2, 3, 4, 5, 6, 11},
-      {0, 12, 0, 0, 0, 0, 0, 11},     /* the first one has all rows */
-      {0, 0, 0, 0, 0, 0, 0, 0},       /* the last one has */
+      {0, 0, 5, 6, 6, 10, 10, 11}, {-9, -1, 5, 6, 3, 10, -7, 99}, /* the same requests */
+      {4, 0, 5, 6, 0, 10, 10, 3},                                 /* and again */
+      {0, 1, 2, 3, 4, 5, 6, 11},   {0, 12, 0, 0, 0, 0, 0, 11},    /* the first one has all rows */
+      {0, 0, 0, 0, 0, 0, 0, 0},                                   /* the last one has */
   };
   static const int64_t first[][11] = {
-      {0, 3, 5, 6, 9, 10, 11, 11, 11}, {0, 3, 5, 6, 9, 10, 11, 11, 11}, {0, 3, 5, 6, 9, 10, 11, 11, 11},
+      {0, 3, 5, 6, 9, 10, 11, 11, 11}, {0, 3, 5, 6, 9, 10, 11, 11, 11},  {0, 3, 5, 6, 9, 10, 11, 11, 11},
       {0, 1, 2, 3, 4, 5, 6, 9, 11},    {0, 3, 6, 9, 11, 11, 11, 11, 11}, {0, 3, 6, 9, 11, 11, 11, 11, 11},
   };
   int32_t indices[11 * 2];
@@ -134,7 +138,8 @@ static void check_parts(fhk_cpu *cpu, const fh_call *call, const int32_t order[4
   free(b.memory);
 }
 
-/* Groups of 2 with unions of 2, 4, 3 and 0 entries, and 4, 4, 4 and 0 keys: rows are cheaper one by one where unions are large. */
+/* Groups of 2 with unions of 2, 4, 3 and 0 entries, and 4, 4, 4 and 0 keys: rows are cheaper one by one where unions
+ * are large. */
 static void check_choice(void) {
   static const int32_t indices[] = {1, 2, 2, 1, 3, 4, 5, 6, 7, 8, 8, 9, -1, -1, -1, -1};
   static const int32_t falling[] = {0, 1, 2, 3}, parted[] = {3, 0, 1, 2};
@@ -151,10 +156,13 @@ static void check_choice(void) {
   call.path = FH_AUTO;
 
   /* what a second kind of work in the call costs decides, not only what each group does */
-  static const struct { double packed, rows; int32_t unpacked; } calls[] = {
-      {1.4, 0, 1}, {1.6, 0, 4},        /* three groups save 1.5 packed */
-      {0, 3.4, 1}, {0, 3.6, 0},        /* one saves 3.5 row by row */
-      {1.7, 3.6, 4}, {1.55, 3.6, 0},   /* neither pays beside the other: the one that loses less */
+  static const struct {
+    double packed, rows;
+    int32_t unpacked;
+  } calls[] = {
+      {1.4, 0, 1},   {1.6, 0, 4},    /* three groups save 1.5 packed */
+      {0, 3.4, 1},   {0, 3.6, 0},    /* one saves 3.5 row by row */
+      {1.7, 3.6, 4}, {1.55, 3.6, 0}, /* neither pays beside the other: the one that loses less */
   };
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     costs.packed.call_us = calls[i].packed;
@@ -167,7 +175,8 @@ static void check_choice(void) {
   costs.packed = (fh_path_cost){0, 10.5, 3.6 / (pair * 2 * 64)};
   check_parts(cpu, &call, falling, 4);
 
-  /* where padded is cheaper than gather for full lists, it is what rows one by one cost: here the same, its 64 heads a key's 1 */
+  /* where padded is cheaper than gather for full lists, it is what rows one by one cost: here the same, its 64 heads
+   * a key's 1 */
   costs.packed = by_group;
   costs.gather = dear;
   costs.padded = (fh_path_cost){0, 5, 1 / (64 * pair)};
@@ -188,7 +197,8 @@ static void check_against_definition(const fh_call *call, const fh_plan *p) {
     }
     const int32_t *token = p->token + g * p->capacity;
     const uint64_t *member = p->member + g * p->capacity;
-    for (int64_t e = 0; e < p->entries[g];) { /* the lists' rows in ascending order, found by looking for the next larger one */
+    for (int64_t e = 0; e < p->entries[g];) { /* the lists' rows in ascending order, found by looking for the
+                                                 next larger one */
       int64_t next = INT64_MAX;
       const int64_t previous = e ? token[e - 1] : -1;
       int64_t copies[64] = {0};
@@ -200,7 +210,8 @@ static void check_against_definition(const fh_call *call, const fh_plan *p) {
       int64_t most = 0;
       for (int64_t s = first; s < last; s++)
         for (int64_t j = 0; j < call->topk && (!call->topk_length || j < call->topk_length[s]); j++)
-          if (call->indices[s * call->indices_stride + j] == next && ++copies[s - first] > most) most = copies[s - first];
+          if (call->indices[s * call->indices_stride + j] == next && ++copies[s - first] > most)
+            most = copies[s - first];
       if (!CHECK(most > 0)) return;
       for (int64_t k = 0; k < most; k++, e++) {
         uint64_t want = 0;
@@ -234,8 +245,9 @@ static void check_random(void) {
       const int64_t pool = 1 + next_below(&r, s_kvs[i] < 50 ? s_kvs[i] : 50), base = s_kvs[i] - pool;
       for (int64_t n = 0; n < s_q * stride; n++) {
         const int64_t kind = next_below(&r, 8);
-        indices[n] = kind == 0 ? -1 - (int32_t)next_below(&r, 1 << 30) : kind < 3 ? (int32_t)next_below(&r, s_kvs[i])
-                                                                                  : (int32_t)(base + next_below(&r, pool));
+        indices[n] = kind == 0  ? -1 - (int32_t)next_below(&r, 1 << 30)
+                     : kind < 3 ? (int32_t)next_below(&r, s_kvs[i])
+                                : (int32_t)(base + next_below(&r, pool));
         if (kind == 7 && s_kvs[i] < INT32_MAX) indices[n] = (int32_t)(s_kvs[i] + next_below(&r, INT32_MAX - s_kvs[i]));
       }
       for (int64_t s = 0; s < s_q; s++) length[s] = (int32_t)(next_below(&r, topk + 8) - 4);

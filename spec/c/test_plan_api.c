@@ -31,7 +31,8 @@ static int held(const fh_plan *plan, int64_t g, int64_t row, int32_t token) {
   return n;
 }
 
-/* Every row is a member of exactly as many entries of a token as it lists it; entries ascend; orders and counts are right. */
+/* Every row is a member of exactly as many entries of a token as it lists it; entries ascend; orders and counts are
+ * right. */
 static void built(fh_device *device, int32_t group) {
   fh_call call = a_call();
   fh_plan plan = {.struct_size = sizeof plan};
@@ -94,8 +95,9 @@ static void parted(fh_device *device) {
   CHECK_INT(*plan.packed_from, 1); /* 8 rows for 8, 8 for 8, 3 for 3 */
   CHECK_INT(plan.order[0], 2);
   costs.packed.gflop_us = NAN;
-  REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT,
-          text_of("costs.packed: got call_us 0, unit_us 7.5, gflop_us %g, wanted finite numbers", costs.packed.gflop_us));
+  REFUSED(
+      fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT,
+      text_of("costs.packed: got call_us 0, unit_us 7.5, gflop_us %g, wanted finite numbers", costs.packed.gflop_us));
   call.costs = NULL;
   CHECK_INT(fh_plan_build(device, &call, memory, bytes, &plan), FH_OK);
   CHECK_INT(*plan.packed_from, 3); /* lists this short share too little for a CPU */
@@ -111,7 +113,8 @@ static void requests(fh_device *device) {
   call.requests = 4;
   CHECK_INT(fh_plan_bytes(device, &call, &bytes), FH_OK); /* sizes are enough */
   void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
-  REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT, "cu_seqlens_q: got NULL, wanted a pointer");
+  REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_ARGUMENT,
+          "cu_seqlens_q: got NULL, wanted a pointer");
   call.cu_seqlens_q = memory;
   REFUSED(fh_plan_build(device, &call, memory, bytes, &plan), FH_ERR_OVERLAP, "memory: overlaps cu_seqlens_q");
   call.cu_seqlens_q = offsets;
@@ -199,7 +202,8 @@ static void refusals(fh_device *device) {
 int main(void) {
   for (int64_t s = 0; s < S_Q; s++) {
     topk_length[s] = (int32_t)(s * 5 % (TOPK + 6)) - 2; /* below 0 and above topk too */
-    for (int64_t j = 0; j < TOPK + 5; j++) indices[s * (TOPK + 5) + j] = (int32_t)((s + j * j * 3 + j / 4) % (S_KV + 6)) - 3;
+    for (int64_t j = 0; j < TOPK + 5; j++)
+      indices[s * (TOPK + 5) + j] = (int32_t)((s + j * j * 3 + j / 4) % (S_KV + 6)) - 3;
     if (s % 3 == 0)
       for (int64_t j = 0; j < 6; j++) indices[s * (TOPK + 5) + j] = 7; /* repeats */
   }

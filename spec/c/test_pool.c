@@ -56,7 +56,10 @@ static void check_items(void) {
   fhk_cpu_destroy(NULL);
 }
 
-typedef struct caller { fhk_cpu *cpu; tally *t; } caller;
+typedef struct caller {
+  fhk_cpu *cpu;
+  tally *t;
+} caller;
 static void *call_often(void *arg) {
   caller *c = arg;
   for (int round = 0; round < 20; round++) fhk_cpu_parallel(c->cpu, ITEMS, count_item, c->t);
@@ -106,7 +109,8 @@ static void check_isa(void) {
   CHECK(best >= FH_ISA_GENERIC && best <= FH_ISA_AMX);
   CHECK(fastest >= FH_ISA_GENERIC && fastest <= best);
   CHECK(fastest == best || best >= FH_ISA_AVX512_BF16); /* only tiles and dot products are ever passed over */
-  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AMX; isa++) CHECK_INT(fhk_cpu_isa_missing(isa, 0) == NULL, isa <= best);
+  for (int32_t isa = FH_ISA_GENERIC; isa <= FH_ISA_AMX; isa++)
+    CHECK_INT(fhk_cpu_isa_missing(isa, 0) == NULL, isa <= best);
   CHECK_INT(fhk_cpu_fastest_isa(), fastest);
 }
 

@@ -1,4 +1,5 @@
-/* The CPU quota of control groups, read from trees of files: version 1, version 2, nested, both at once, none, damage. */
+/* The CPU quota of control groups, read from trees of files: version 1, version 2, nested, both at once, none,
+ * damage. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>

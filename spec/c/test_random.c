@@ -1,4 +1,5 @@
-/* Random numbers: the published generator, the formulas of the header, and independence of layout, threads and instructions. */
+/* Random numbers: the published generator, the formulas of the header, and independence of layout, threads and
+ * instructions. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +9,10 @@
 
 /* The known answers that Random123 publishes for philox4x32-10 (counter, key, result). */
 static void known_answers(void) {
-  static const struct { uint64_t seed, stream, position; uint32_t want[4]; } cases[] = {
+  static const struct {
+    uint64_t seed, stream, position;
+    uint32_t want[4];
+  } cases[] = {
       {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
       {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
       {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
@@ -77,7 +81,8 @@ static void formulas(int32_t isa) {
   const uint64_t seed = 0x123456789abcdef, stream = 0xfedcba9876543210;
   const double a = 0.3, b = -1.7;
   fh_device *device = open_isa(2, isa);
-  fh_view *f32 = contiguous(device, FH_F32, N), *bf16 = contiguous(device, FH_BF16, N), *i32 = contiguous(device, FH_I32, N);
+  fh_view *f32 = contiguous(device, FH_F32, N), *bf16 = contiguous(device, FH_BF16, N),
+          *i32 = contiguous(device, FH_I32, N);
   const float *x = data_of(f32);
   const uint16_t *h = data_of(bf16);
   const int32_t *k = data_of(i32);
@@ -103,7 +108,8 @@ static void formulas(int32_t isa) {
   }
   CHECK_INT(wrong, 0);
 
-  static const double ranges[][2] = {{-5, 7}, {0, 1}, {-2147483648.0, 2147483648.0}, {2147483646, 2147483648.0}, {0, 4194304}};
+  static const double ranges[][2] = {
+      {-5, 7}, {0, 1}, {-2147483648.0, 2147483648.0}, {2147483646, 2147483648.0}, {0, 4194304}};
   for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
     CHECK_INT(fh_view_random(i32, FH_UNIFORM, seed, stream, ranges[r][0], ranges[r][1]), FH_OK);
     for (int i = 0; i < N; i++) {
@@ -193,12 +199,14 @@ static void refusals(void) {
   REFUSED(fh_view_random(NULL, FH_UNIFORM, 1, 1, 0, 1), FH_ERR_ARGUMENT, "view: got NULL, wanted a pointer");
   REFUSED(fh_view_random(f32, 0, 1, 1, 0, 1), FH_ERR_ARGUMENT, "dist: got 0, wanted 1 (uniform) or 2 (normal)");
   REFUSED(fh_view_random(f32, 3, 1, 1, 0, 1), FH_ERR_ARGUMENT, "dist: got 3, wanted 1 (uniform) or 2 (normal)");
-  REFUSED(fh_view_random(i32, FH_NORMAL, 1, 1, 0, 1), FH_ERR_ARGUMENT, "dist: got normal for an i32 view, wanted uniform");
+  REFUSED(fh_view_random(i32, FH_NORMAL, 1, 1, 0, 1), FH_ERR_ARGUMENT,
+          "dist: got normal for an i32 view, wanted uniform");
   REFUSED(fh_view_random(i32, FH_UNIFORM, 1, 1, 0, 0.5), FH_ERR_ARGUMENT,
           "a, b: got 0 and 0.5, wanted whole numbers a < b in -2^31 .. 2^31 for an i32 view");
   REFUSED(fh_view_random(f32, FH_NORMAL, 1, 1, 0, 1e39), FH_ERR_ARGUMENT,
           "a, b: got 0 and 9.9999999999999994e+38, wanted numbers, and a difference, within float's range");
-  static const double i32_none[][2] = {{1, 1}, {2, 1}, {-2147483649.0, 0}, {0, 2147483649.0}, {NAN, 1}, {0, NAN}, {-INFINITY, 0}};
+  static const double i32_none[][2] = {{1, 1},   {2, 1},   {-2147483649.0, 0}, {0, 2147483649.0},
+                                       {NAN, 1}, {0, NAN}, {-INFINITY, 0}};
   for (size_t i = 0; i < sizeof i32_none / sizeof *i32_none; i++)
     CHECK_INT(fh_view_random(i32, FH_UNIFORM, 1, 1, i32_none[i][0], i32_none[i][1]), FH_ERR_ARGUMENT);
   static const double f32_none[][2] = {{NAN, 1}, {0, INFINITY}, {-3e38, 3e38}, {1e39, 0}};

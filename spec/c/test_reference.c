@@ -1,9 +1,11 @@
-/* The oracle: values worked out by hand, then the definition written once more, in long double and with no maximum taken out. */
+/* The oracle: values worked out by hand, then the definition written once more, in long double and with no maximum
+ * taken out. */
 #include "attention.h"
 
 enum { HAND_KEYS = 4 };
 
-/* One query, one head, q = (1, 0, ..): key t has logit x[t] * sm_scale and the values 10, 20, 30, 40 in its first column. */
+/* One query, one head, q = (1, 0, ..): key t has logit x[t] * sm_scale and the values 10, 20, 30, 40 in its first
+ * column. */
 static attention by_hand(const float *x, int64_t topk) {
   attention a = make_attention(1, HAND_KEYS, 1, 512, topk, 0, 0);
   memset(a.q, 0, (uint64_t)a.q_elements * 2);

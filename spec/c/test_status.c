@@ -5,11 +5,25 @@
 #include "refuse.h"
 
 static void names(void) {
-  static const struct { int32_t status; const char *name; } all[] = {
-      {0, "FH_OK"}, {10, "FH_ERR_ARGUMENT"}, {20, "FH_ERR_SHAPE"}, {30, "FH_ERR_STRIDE"}, {40, "FH_ERR_ALIGNMENT"},
-      {50, "FH_ERR_OVERLAP"}, {60, "FH_ERR_UNSUPPORTED"}, {70, "FH_ERR_WORKSPACE"}, {80, "FH_ERR_MEMORY"},
-      {90, "FH_ERR_DEVICE"}, {100, "FH_ERR_VERSION"},
-      {1, "FH_ERR_?"}, {-10, "FH_ERR_?"}, {110, "FH_ERR_?"}, {INT32_MAX, "FH_ERR_?"},
+  static const struct {
+    int32_t status;
+    const char *name;
+  } all[] = {
+      {0, "FH_OK"},
+      {10, "FH_ERR_ARGUMENT"},
+      {20, "FH_ERR_SHAPE"},
+      {30, "FH_ERR_STRIDE"},
+      {40, "FH_ERR_ALIGNMENT"},
+      {50, "FH_ERR_OVERLAP"},
+      {60, "FH_ERR_UNSUPPORTED"},
+      {70, "FH_ERR_WORKSPACE"},
+      {80, "FH_ERR_MEMORY"},
+      {90, "FH_ERR_DEVICE"},
+      {100, "FH_ERR_VERSION"},
+      {1, "FH_ERR_?"},
+      {-10, "FH_ERR_?"},
+      {110, "FH_ERR_?"},
+      {INT32_MAX, "FH_ERR_?"},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) CHECK_STR(fh_status_name(all[i].status), all[i].name);
 }
@@ -40,7 +54,10 @@ static void messages(void) {
   REFUSED(fh_fail_null("call"), FH_ERR_ARGUMENT, "call: got NULL, wanted a pointer");
 }
 
-typedef struct record { uint64_t struct_size; int64_t first, second, third; } record;
+typedef struct record {
+  uint64_t struct_size;
+  int64_t first, second, third;
+} record;
 
 static void struct_sizes(void) {
   const record given = {sizeof given, 1, 2, 3};
@@ -64,7 +81,8 @@ static void struct_sizes(void) {
     CHECK_INT(bad.first, 1);
   }
   REFUSED(fh_struct_in("record", NULL, 16, &full, sizeof full), FH_ERR_ARGUMENT, "record: got NULL, wanted a pointer");
-  REFUSED(fh_struct_out("record", NULL, 16, &given, sizeof given), FH_ERR_ARGUMENT, "record: got NULL, wanted a pointer");
+  REFUSED(fh_struct_out("record", NULL, 16, &given, sizeof given), FH_ERR_ARGUMENT,
+          "record: got NULL, wanted a pointer");
 
   record to = {24, 7, 7, 7}; /* ends after `second` */
   CHECK_INT(fh_struct_out("record", &to, 16, &given, sizeof given), FH_OK);
@@ -113,8 +131,19 @@ static void text(void) {
   CHECK(fh_read_whole("9223372036854775807", &value));
   CHECK_INT(value, INT64_MAX);
   value = 42;
-  static const char *const none[] = {
-      "", " ", "+5", "-1", " 5", "5 ", "0x10", "1e3", "1.0", "5\n", "\xd9\xa3", "9223372036854775808", "99999999999999999999"};
+  static const char *const none[] = {"",
+                                     " ",
+                                     "+5",
+                                     "-1",
+                                     " 5",
+                                     "5 ",
+                                     "0x10",
+                                     "1e3",
+                                     "1.0",
+                                     "5\n",
+                                     "\xd9\xa3",
+                                     "9223372036854775808",
+                                     "99999999999999999999"};
   for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
     CHECK(!fh_read_whole(none[i], &value));
     CHECK_INT(value, 42);

@@ -51,7 +51,11 @@ static void creation(fh_buffer *buffer) {
 
 /* The buffer holds 1000 bytes: 500 bf16, 250 f32. */
 static void limits(fh_device *device, fh_buffer *buffer) {
-  static const struct { int32_t dtype, rank; int64_t shape[4], stride[4], offset; int32_t want; } cases[] = {
+  static const struct {
+    int32_t dtype, rank;
+    int64_t shape[4], stride[4], offset;
+    int32_t want;
+  } cases[] = {
       {FH_BF16, 1, {500}, {1}, 0, FH_OK},
       {FH_BF16, 1, {501}, {1}, 0, FH_ERR_SHAPE},
       {FH_BF16, 1, {500}, {1}, 1, FH_ERR_SHAPE},
@@ -89,18 +93,23 @@ static void limits(fh_device *device, fh_buffer *buffer) {
   fh_view *view = NULL;
   REFUSED(fh_view_create(buffer, FH_F32, 1, SHAPE(251), NULL, 0, &view), FH_ERR_SHAPE,
           "view: its elements would lie outside the buffer's 1000 bytes (offset 0 elements of 4 bytes)");
-  REFUSED(fh_view_create(buffer, FH_F32, 2, SHAPE(3, -2), NULL, 0, &view), FH_ERR_SHAPE, "shape[1]: got -2, wanted >= 0");
+  REFUSED(fh_view_create(buffer, FH_F32, 2, SHAPE(3, -2), NULL, 0, &view), FH_ERR_SHAPE,
+          "shape[1]: got -2, wanted >= 0");
   REFUSED(fh_view_create(buffer, FH_F32, 0, SHAPE(1), NULL, 0, &view), FH_ERR_SHAPE, "rank: got 0, wanted 1 .. 4");
-  REFUSED(fh_view_create(buffer, FH_F32, 5, SHAPE(1, 1, 1, 1, 1), NULL, 0, &view), FH_ERR_SHAPE, "rank: got 5, wanted 1 .. 4");
+  REFUSED(fh_view_create(buffer, FH_F32, 5, SHAPE(1, 1, 1, 1, 1), NULL, 0, &view), FH_ERR_SHAPE,
+          "rank: got 5, wanted 1 .. 4");
   REFUSED(fh_view_create(buffer, 9, 1, SHAPE(1), NULL, 0, &view), FH_ERR_ARGUMENT,
           "dtype: got 9, wanted 1 (bf16), 2 (f32) or 3 (i32)");
   REFUSED(fh_view_create(buffer, FH_F32, 3, SHAPE(0, INT64_MAX, 2), NULL, 0, &view), FH_ERR_SHAPE,
           "shape: its contiguous strides leave 64 bits");
   REFUSED(fh_view_create(buffer, FH_F32, 1, SHAPE(INT64_MAX), NULL, 0, &view), FH_ERR_SHAPE,
           "shape: more elements than 64 bits can count the bytes of");
-  REFUSED(fh_view_create(NULL, FH_F32, 1, SHAPE(1), NULL, 0, &view), FH_ERR_ARGUMENT, "buffer: got NULL, wanted a pointer");
-  REFUSED(fh_view_create(buffer, FH_F32, 1, NULL, NULL, 0, &view), FH_ERR_ARGUMENT, "shape: got NULL, wanted a pointer");
-  REFUSED(fh_view_create(buffer, FH_F32, 1, SHAPE(1), NULL, 0, NULL), FH_ERR_ARGUMENT, "view: got NULL, wanted a pointer");
+  REFUSED(fh_view_create(NULL, FH_F32, 1, SHAPE(1), NULL, 0, &view), FH_ERR_ARGUMENT,
+          "buffer: got NULL, wanted a pointer");
+  REFUSED(fh_view_create(buffer, FH_F32, 1, NULL, NULL, 0, &view), FH_ERR_ARGUMENT,
+          "shape: got NULL, wanted a pointer");
+  REFUSED(fh_view_create(buffer, FH_F32, 1, SHAPE(1), NULL, 0, NULL), FH_ERR_ARGUMENT,
+          "view: got NULL, wanted a pointer");
   CHECK(view == NULL);
 
   fh_buffer *odd = NULL;
@@ -150,8 +159,16 @@ static void slices(fh_buffer *buffer) {
   REFUSED(fh_view_slice(all, 0, 0, -1, 1, &view), FH_ERR_SHAPE, "count: got -1, wanted >= 0");
   REFUSED(fh_view_slice(all, 1, 2, 3, 1, &view), FH_ERR_SHAPE,
           "slice: got 3 elements from 2 in steps of 1, wanted them within the 4 of dimension 1");
-  static const int64_t outside[][3] = {{-1, 1, 1}, {4, 1, 1}, {5, 0, 1}, {-1, 0, 1}, {0, 2, -1}, {4, 2, -1}, {3, 3, INT64_MIN},
-                                       {1, INT64_MAX, INT64_MAX}, {INT64_MAX, INT64_MAX, 1}, {INT64_MIN, 1, 1}};
+  static const int64_t outside[][3] = {{-1, 1, 1},
+                                       {4, 1, 1},
+                                       {5, 0, 1},
+                                       {-1, 0, 1},
+                                       {0, 2, -1},
+                                       {4, 2, -1},
+                                       {3, 3, INT64_MIN},
+                                       {1, INT64_MAX, INT64_MAX},
+                                       {INT64_MAX, INT64_MAX, 1},
+                                       {INT64_MIN, 1, 1}};
   for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
     CHECK_INT(fh_view_slice(all, 1, outside[i][0], outside[i][1], outside[i][2], &view), FH_ERR_SHAPE);
   REFUSED(fh_view_slice(NULL, 0, 0, 1, 1, &view), FH_ERR_ARGUMENT, "view: got NULL, wanted a pointer");
@@ -160,13 +177,18 @@ static void slices(fh_buffer *buffer) {
   fh_view_free(&all);
 
   all = view_of(buffer, FH_I32, 1, SHAPE(INT64_MAX / 4), SHAPE(0), 0);
-  CHECK_INT(fh_view_slice(all, 0, INT64_MAX / 4 - 1, 2, -(INT64_MAX / 4 - 1), &view), FH_OK); /* first and last of many */
+  CHECK_INT(fh_view_slice(all, 0, INT64_MAX / 4 - 1, 2, -(INT64_MAX / 4 - 1), &view),
+            FH_OK); /* first and last of many */
   fh_view_free(&view);
   fh_view_free(&all);
 }
 
 static void fills(fh_buffer *buffer) {
-  static const struct { int32_t dtype; double value; uint32_t bits; } cases[] = {
+  static const struct {
+    int32_t dtype;
+    double value;
+    uint32_t bits;
+  } cases[] = {
       {FH_F32, 1, 0x3f800000},
       {FH_F32, 0.1, 0x3dcccccd},
       {FH_F32, -0.0, 0x80000000},
@@ -236,7 +258,10 @@ static void fills(fh_buffer *buffer) {
 
 /* Row-major order of every element, for shapes and strides of all kinds, several chunks long, on several threads. */
 static void order(fh_device *device) {
-  static const struct { int32_t rank; int64_t shape[4], stride[4], offset; } cases[] = {
+  static const struct {
+    int32_t rank;
+    int64_t shape[4], stride[4], offset;
+  } cases[] = {
       {1, {20000}, {1}, 0},
       {1, {9000}, {-2}, 19000},
       {2, {100, 150}, {150, 1}, 0},
@@ -301,12 +326,14 @@ static void order(fh_device *device) {
   fh_buffer_free(&other);
 }
 
-/* Elements that share memory: the last one in row-major order stays, on any number of threads. The last one stands alone behind
- * whole chunks, many enough for every thread to take some: one that took it out of turn would be done before those before it. */
+/* Elements that share memory: the last one in row-major order stays, on any number of threads. The last one stands
+ * alone behind whole chunks, many enough for every thread to take some: one that took it out of turn would be done
+ * before those before it. */
 static void shared_elements(fh_buffer *buffer) {
   enum { COUNT = 300 * FH_CPU_CHUNK + 1 };
   int32_t *host = malloc(COUNT * sizeof *host), last = 0;
-  fh_view *shared = view_of(buffer, FH_I32, 1, SHAPE(COUNT), SHAPE(0), 3), *one = view_of(buffer, FH_I32, 1, SHAPE(1), NULL, 3);
+  fh_view *shared = view_of(buffer, FH_I32, 1, SHAPE(COUNT), SHAPE(0), 3),
+          *one = view_of(buffer, FH_I32, 1, SHAPE(1), NULL, 3);
   for (int i = 0; i < COUNT; i++) host[i] = i;
   for (int round = 0; round < 20; round++) {
     CHECK_INT(fh_view_fill(one, -1), FH_OK);
@@ -328,7 +355,8 @@ static void copies(fh_buffer *buffer) {
   REFUSED(fh_view_read(view, NULL, 48), FH_ERR_ARGUMENT, "dst: got NULL, wanted a pointer");
   REFUSED(fh_view_write(NULL, host, 48), FH_ERR_ARGUMENT, "view: got NULL, wanted a pointer");
   REFUSED(fh_view_read(NULL, host, 48), FH_ERR_ARGUMENT, "view: got NULL, wanted a pointer");
-  REFUSED(fh_view_write(view, (char *)fh_buffer_data(buffer) + 44, 48), FH_ERR_OVERLAP, "src: its memory overlaps the view's");
+  REFUSED(fh_view_write(view, (char *)fh_buffer_data(buffer) + 44, 48), FH_ERR_OVERLAP,
+          "src: its memory overlaps the view's");
   REFUSED(fh_view_read(view, fh_buffer_data(buffer), 48), FH_ERR_OVERLAP, "dst: its memory overlaps the view's");
   REFUSED(fh_view_copy(NULL, view), FH_ERR_ARGUMENT, "dst: got NULL, wanted a pointer");
   REFUSED(fh_view_copy(view, NULL), FH_ERR_ARGUMENT, "src: got NULL, wanted a pointer");

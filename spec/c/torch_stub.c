@@ -12,8 +12,9 @@ int cuMemGetAddressRange_v2(uint64_t *start, size_t *size, uint64_t address) {
 }
 #else
 /*
- * libtorch_cuda.so for a spec: the functions of PyTorch's C shim that the FlashMLA plug-in uses, on host memory whatever the
- * device, and a dispatcher of two operators, aten::mul_ and the one that an extension registers. It counts what is alive.
+ * libtorch_cuda.so for a spec: the functions of PyTorch's C shim that the FlashMLA plug-in uses, on host memory
+ * whatever the device, and a dispatcher of two operators, aten::mul_ and the one that an extension registers. It counts
+ * what is alive.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -26,18 +27,19 @@ static int alive; /* handles, lists and boxed values that somebody must give bac
 int stub_alive(void) { return alive; }
 
 void *stub_stream;       /* of the guard that is in force */
-static operator *kernel; /* what the extension registered */
+static operator* kernel; /* what the extension registered */
 static char kernel_name[64];
 static int kernel_arguments;
 
-void stub_register(const char *name, operator *function, int arguments) {
+void stub_register(const char *name, operator* function, int arguments) {
   snprintf(kernel_name, sizeof kernel_name, "%s", name);
   kernel = function;
   kernel_arguments = arguments;
 }
 
 int stub_raise(const char *what) {
-  fprintf(stderr, "[E1130 00:00:00.000000 1 shim.cpp:1] Exception in aoti_torch: %s\nException raised from somewhere\n", what);
+  fprintf(stderr, "[E1130 00:00:00.000000 1 shim.cpp:1] Exception in aoti_torch: %s\nException raised from somewhere\n",
+          what);
   return 1;
 }
 
@@ -52,7 +54,7 @@ int32_t aoti_torch_dtype_bfloat16(void) { return BF16; }
 int32_t aoti_torch_dtype_float32(void) { return F32; }
 int32_t aoti_torch_dtype_int32(void) { return I32; }
 
-/* ---- Tensors -------------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 static tensor *make(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, storage *memory) {
   tensor *t = calloc(1, sizeof *t);
@@ -66,8 +68,9 @@ static tensor *make(int64_t rank, const int64_t *sizes, const int64_t *strides, 
   return t;
 }
 
-int32_t aoti_torch_create_tensor_from_blob(void *data, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset,
-                                           int32_t dtype, int32_t device, int32_t ordinal, tensor **made) {
+int32_t aoti_torch_create_tensor_from_blob(void *data, int64_t rank, const int64_t *sizes, const int64_t *strides,
+                                           int64_t offset, int32_t dtype, int32_t device, int32_t ordinal,
+                                           tensor **made) {
   storage *memory = calloc(1, sizeof *memory);
   (void)offset, (void)device, (void)ordinal;
   memory->data = data;
@@ -75,8 +78,8 @@ int32_t aoti_torch_create_tensor_from_blob(void *data, int64_t rank, const int64
   return 0;
 }
 
-int32_t aoti_torch_empty_strided(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device,
-                                 int32_t ordinal, tensor **made) {
+int32_t aoti_torch_empty_strided(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype,
+                                 int32_t device, int32_t ordinal, tensor **made) {
   storage *memory = calloc(1, sizeof *memory);
   size_t bytes = dtype == BF16 ? 2 : 4;
   (void)device, (void)ordinal;
@@ -87,8 +90,8 @@ int32_t aoti_torch_empty_strided(int64_t rank, const int64_t *sizes, const int64
   return 0;
 }
 
-int32_t aoti_torch__reinterpret_tensor(tensor *t, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset,
-                                       tensor **made) {
+int32_t aoti_torch__reinterpret_tensor(tensor *t, int64_t rank, const int64_t *sizes, const int64_t *strides,
+                                       int64_t offset, tensor **made) {
   (void)offset;
   *made = make(rank, sizes, strides, t->dtype, t->memory);
   return 0;
@@ -120,7 +123,8 @@ int32_t aoti_torch_copy_(tensor *to, tensor *from, int32_t non_blocking) {
   if (to->dtype != from->dtype) return stub_raise("copy_: dtypes differ");
   for (int64_t i = 0; i < from->rank; i++) elements *= from->sizes[i];
   for (int64_t i = 0; i < to->rank; i++) {
-    if (elements != 1 && (from->rank != to->rank || from->sizes[i] != to->sizes[i])) return stub_raise("copy_: sizes differ");
+    if (elements != 1 && (from->rank != to->rank || from->sizes[i] != to->sizes[i]))
+      return stub_raise("copy_: sizes differ");
     if (to->sizes[i] == 0) return 0;
   }
   for (;;) {
@@ -135,7 +139,7 @@ int32_t aoti_torch_copy_(tensor *to, tensor *from, int32_t non_blocking) {
   }
 }
 
-/* ---- Streams, lists, operators -------------------------------------------------------------------------------------------- */
+/* ---- Streams, lists, operators ----------------------------------------------------------------------------------- */
 
 int32_t aoti_torch_create_cuda_stream_guard(void *stream, int32_t ordinal, void **guard) {
   (void)ordinal;

@@ -50,5 +50,5 @@ static fh_status run(void *, void *, const fh_call *call, char *text) {
   return FH_ERR_DEVICE;
 }
 
-const fh_provider_table fewhead_provider = {
-    FH_PROVIDER_HEAD, .devices = FH_PROVIDER_CUDA, .name = "naive", .version = "1", .run = run};
+const fh_provider_table fewhead_provider = {FH_PROVIDER_HEAD, .devices = FH_PROVIDER_CUDA, .name = "naive",
+                                            .version = "1", .run = run};

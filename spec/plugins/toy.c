@@ -94,7 +94,8 @@ static fh_status toy_prepare(void *state, const fh_device_info *device, const fh
   return FH_OK;
 }
 
-/* "alters-q", "alters-kv", "alters-lists": every run writes to that input; "alters-later": to KV, from the third run on. */
+/* "alters-q", "alters-kv", "alters-lists": every run writes to that input; "alters-later": to KV, from the third run
+ * on. */
 static void alter_inputs(toy *t, const fh_call *call) {
   if (is(t, "alters-q")) ++*(uint16_t *)call->q;
   if (is(t, "alters-kv")) ++*(uint16_t *)call->kv;
@@ -126,7 +127,7 @@ static fh_status toy_run(void *state, void *job, const fh_call *call, char *text
 }
 
 static fh_status toy_wrong(void *state, void *job, const fh_call *call, char *text) {
-  snprintf(((toy *)state)->manner, sizeof ((toy *)state)->manner, "wrong");
+  snprintf(((toy *)state)->manner, sizeof((toy *)state)->manner, "wrong");
   return toy_run(state, job, call, text);
 }
 
@@ -152,7 +153,13 @@ static uint64_t toy_executed_flops(void *state, void *job, const fh_call *call) 
   return 2u * 64 * (uint64_t)(call->d_qk + call->d_v) * (uint64_t)(call->s_q * call->topk);
 }
 
-const fh_provider_table fewhead_provider = {
-    .devices = FH_PROVIDER_CPU, .open = toy_open, .close = toy_close, .supports = toy_supports,
-    .workspace_bytes = toy_workspace_bytes, .prepare = toy_prepare, .collect = toy_collect, .release = toy_release,
-    .executed_flops = toy_executed_flops, TABLE};
+const fh_provider_table fewhead_provider = {.devices = FH_PROVIDER_CPU,
+                                            .open = toy_open,
+                                            .close = toy_close,
+                                            .supports = toy_supports,
+                                            .workspace_bytes = toy_workspace_bytes,
+                                            .prepare = toy_prepare,
+                                            .collect = toy_collect,
+                                            .release = toy_release,
+                                            .executed_flops = toy_executed_flops,
+                                            TABLE};

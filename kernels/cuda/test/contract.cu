@@ -1,5 +1,5 @@
-/* The contract that every attention kernel keeps: its corners as cases, and their check against the reference kernel. Outputs are poisoned
- * before a run, and everything around them is checked after it. */
+/* The contract that every attention kernel keeps: its corners as cases, and their check against the reference
+ * kernel. Outputs are poisoned before a run, and everything around them is checked after it. */
 #include "cuda/test/test.h"
 
 namespace fhk_test {
@@ -16,8 +16,8 @@ void report(const Case &c, const char *kernel, const Residual &r, double out_lim
   else failures++;
 }
 
-
-Residual compare(const Problem &p, const std::vector<float> &out32, const std::vector<float> &lse32, const std::vector<float> &max32) {
+Residual compare(const Problem &p, const std::vector<float> &out32, const std::vector<float> &lse32,
+                 const std::vector<float> &max32) {
   const Case &c = p.c;
   const auto out = p.out.get();
   const auto lse = p.lse.get(), top = p.max_logits.get();
@@ -60,7 +60,8 @@ void check_case(const Case &c, const std::vector<Family> &families, int64_t refe
   if (reference_rows > 0) check_reference(p, out32, lse32, max32, reference_rows);
   for (const Family &f : families) {
     if (c.h_q > f.most_heads) continue;
-    if (!f.row(p.call)) { /* rows that are not aligned, on a kernel that wants aligned ones: the registry gives them to another */
+    if (!f.row(p.call)) { /* rows that are not aligned, on a kernel that wants aligned ones: the registry gives
+                             them to another */
       printf("%-22s %-18s not its case\n", c.name, f.name);
       skips++;
       continue;
@@ -71,7 +72,8 @@ void check_case(const Case &c, const std::vector<Family> &families, int64_t refe
     p.max_logits.poison();
     OK(f.run(ready.call, nullptr));
     finish(c.name, f.name);
-    report(c, f.name, compare(p, out32, lse32, max32), 2.5e-3, 1e-5); /* rounding the exact result to bf16 alone: 1.65e-3 */
+    report(c, f.name, compare(p, out32, lse32, max32), 2.5e-3, 1e-5); /* rounding the exact result to bf16
+                                                                         alone: 1.65e-3 */
   }
 }
 
@@ -90,7 +92,8 @@ std::vector<Case> contract_cases() {
   add("topk 63", [](Case &c) { c.s_q = 40, c.s_kv = 100, c.topk = 63, c.buffer_heads = 64; });
   add("topk 129, one head", [](Case &c) { c.s_q = 333, c.s_kv = 1000, c.topk = 129, c.h_q = 1; });
   add("buffer of 64 heads", [](Case &c) { c.s_q = 333, c.s_kv = 4096, c.buffer_heads = 64; });
-  add("no sink, no lengths", [](Case &c) { c.s_q = 64, c.s_kv = 4096, c.sink = kNoSink, c.lengths = false, c.holes = false; });
+  add("no sink, no lengths",
+      [](Case &c) { c.s_q = 64, c.s_kv = 4096, c.sink = kNoSink, c.lengths = false, c.holes = false; });
   add("wild sinks", [](Case &c) { c.s_q = 65, c.s_kv = 2000, c.sink = kWildSink; });
   add("no statistics", [](Case &c) { c.s_q = 20, c.s_kv = 2000, c.statistics = false; });
   add("large scores", [](Case &c) { c.s_q = 64, c.s_kv = 2000, c.scale = 1.5f; });
@@ -121,12 +124,11 @@ std::vector<Case> contract_cases() {
   add("a NaN row", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13; });
   add("a NaN row, d 576", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13, c.d = 576, c.h_q = 20; });
   add("an Inf", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 13, c.bad_one = true; });
-  add("an Inf, 12 heads", [](Case &c) {
-    c.s_q = 301, c.s_kv = 700, c.bad_row = 699, c.bad_one = true, c.h_q = 12, c.topk = 320;
-  });
+  add("an Inf, 12 heads",
+      [](Case &c) { c.s_q = 301, c.s_kv = 700, c.bad_row = 699, c.bad_one = true, c.h_q = 12, c.topk = 320; });
   add("a NaN row, NaN in q", [](Case &c) { c.s_q = 300, c.s_kv = 700, c.bad_row = 64, c.bad_q = true; });
-  const std::vector<std::pair<int, const char *>> heads = {{2, "2 heads"}, {4, "4 heads"}, {5, "5 heads"}, {12, "12 heads"},
-                                                           {20, "20 heads"}};
+  const std::vector<std::pair<int, const char *>> heads = {
+      {2, "2 heads"}, {4, "4 heads"}, {5, "5 heads"}, {12, "12 heads"}, {20, "20 heads"}};
   for (const auto &[h_q, name] : heads) {
     const int h = h_q;
     add(name, [h](Case &c) { c.s_q = 203, c.s_kv = 2000, c.h_q = h, c.topk = 300; });
@@ -170,7 +172,8 @@ void check_far(const Family &f) {
   OK(f.run(far, nullptr));
   finish(c.name, f.name);
   for (int64_t s = 0; s < c.s_q; s++) {
-    OK(cudaMemcpy(want.data(), static_cast<uint16_t *>(p.call.out) + s * p.call.out_stride_s, bytes, cudaMemcpyDeviceToHost));
+    OK(cudaMemcpy(want.data(), static_cast<uint16_t *>(p.call.out) + s * p.call.out_stride_s, bytes,
+                  cudaMemcpyDeviceToHost));
     OK(cudaMemcpy(got.data(), out.p + s * row_far, bytes, cudaMemcpyDeviceToHost));
     same = same && got == want;
   }

@@ -25,22 +25,25 @@ float to_float(uint16_t x) {
 
 void make_lists(const Case &c, std::vector<int32_t> &indices, std::vector<int32_t> &lengths, int64_t stride) {
   std::mt19937 random(static_cast<uint32_t>(17 * c.s_q + c.topk));
-  auto below = [&](int64_t n) { return static_cast<int64_t>(static_cast<uint64_t>(random()) * static_cast<uint64_t>(n) >> 32); };
+  auto below = [&](int64_t n) {
+    return static_cast<int64_t>(static_cast<uint64_t>(random()) * static_cast<uint64_t>(n) >> 32);
+  };
   indices.assign(c.s_q * stride, -7);
   lengths.assign(c.s_q, 0);
   std::vector<int32_t> pool(c.s_kv);
   for (int64_t k = 0; k < c.s_kv; k++) pool[k] = static_cast<int32_t>(k);
   auto pick = [&](int32_t *to, int64_t count, int64_t from) { /* distinct ones of 0 .. from - 1 */
-    for (int64_t k = 0; k < count; k++) {
-      std::swap(pool[k], pool[k + below(from - k)]);
-      to[k] = pool[k];
-    }
+                                                              for (int64_t k = 0; k < count; k++) {
+                                                                std::swap(pool[k], pool[k + below(from - k)]);
+                                                                to[k] = pool[k];
+                                                              }
   };
   std::vector<int32_t> picked;
   std::vector<bool> taken(c.s_kv);
   for (int64_t s = 0; s < c.s_q; s++) {
     int32_t *row = indices.data() + s * stride;
-    if (c.pattern != kUniform) { /* ratio 4: compressed rows first, then the window; the last row's own row is the last of KV */
+    if (c.pattern != kUniform) { /* ratio 4: compressed rows first, then the window; the last row's own row is
+                                    the last of KV */
       const int64_t compressed = c.compressed ? c.compressed : c.s_kv / 5, at = c.s_kv - compressed - c.s_q + s;
       const int64_t pos = c.base + at;
       const int64_t seen = std::min((pos + 1) / 4, compressed);
@@ -94,11 +97,11 @@ void make_lists(const Case &c, std::vector<int32_t> &indices, std::vector<int32_
 
 Problem::Problem(const Case &given, int64_t guard)
     : c(given), buffer_heads(heads_of(c)), kv_stride(c.d + c.kv_gap), q_stride_h(c.d + c.q_gap),
-      q_stride_s(buffer_heads * q_stride_h), list_stride(c.topk + (c.pattern == kUniform ? 3 : 0)),
-      out_rows(c.s_q + 2), kv(c.s_kv * kv_stride + c.kv_offset + 8, guard),
-      q(c.s_q * q_stride_s + c.q_offset + 8, guard), out(out_rows * buffer_heads * 512 + c.out_offset + 8, guard),
-      out32(c.s_q * c.h_q * 512), lse(out_rows * (c.h_q + 1), guard), max_logits(out_rows * (c.h_q + 1), guard),
-      lse32(c.s_q * c.h_q), max32(c.s_q * c.h_q), sink(c.h_q, guard), indices(c.s_q * list_stride, guard), lengths(c.s_q, guard) {
+      q_stride_s(buffer_heads * q_stride_h), list_stride(c.topk + (c.pattern == kUniform ? 3 : 0)), out_rows(c.s_q + 2),
+      kv(c.s_kv * kv_stride + c.kv_offset + 8, guard), q(c.s_q * q_stride_s + c.q_offset + 8, guard),
+      out(out_rows * buffer_heads * 512 + c.out_offset + 8, guard), out32(c.s_q * c.h_q * 512),
+      lse(out_rows * (c.h_q + 1), guard), max_logits(out_rows * (c.h_q + 1), guard), lse32(c.s_q * c.h_q),
+      max32(c.s_q * c.h_q), sink(c.h_q, guard), indices(c.s_q * list_stride, guard), lengths(c.s_q, guard) {
   fill_normal<<<1024, 256>>>(kv.p, kv.n, 1);
   fill_normal<<<1024, 256>>>(q.p, q.n, 2);
   OK(cudaGetLastError());

@@ -1,18 +1,20 @@
 /*
- * The CUDA kernels alone: no library, no Lua. Every attention kernel against the reference kernel, the reference kernel against double
- * loops on the CPU, over the corners of the contract; plans against a brute force; then times. The cases of the contract are in
- * contract.cu, those of one kernel in cases.cu of its folder.
+ * The CUDA kernels alone: no library, no Lua. Every attention kernel against the reference kernel, the reference kernel
+ * against double loops on the CPU, over the corners of the contract; plans against a brute force; then times. The cases
+ * of the contract are in contract.cu, those of one kernel in cases.cu of its folder.
  *
- *   kernels check [NAME]              all cases; NAME: only this kernel; auto: FH_AUTO's parts. Exit status 1 when one fails
+ *   kernels check [NAME]              all cases; NAME: only this kernel; auto: FH_AUTO's parts. Exit status 1 when one
+ *                                     fails
  *   kernels small [NAME]              a few small cases: what compute-sanitizer is run on
  *   kernels plan                      plans against a host brute force, exact
  *   kernels garbage                   plans that hold garbage: nothing outside the outputs is written
  *   kernels time [NAME] [quick|full]  microseconds, CUDA events, median of 30 launches
- *   kernels share [quick|packed]      plan and packed over patterns with overlap, with padded beside; packed: its kernel alone
+ *   kernels share [quick|packed]      plan and packed over patterns with overlap, with padded beside; packed: its
+ *                                     kernel alone
  *   kernels once NAME PATTERN S_Q     two launches: for a profiler
  *
- * NAME: sm90_padded, sm90_gather, sm90_packed, portable_gather. A case whose rows are not aligned is not the case of a kernel that wants
- * aligned ones; the last line counts these.
+ * NAME: sm90_padded, sm90_gather, sm90_packed, portable_gather. A case whose rows are not aligned is not the case of a
+ * kernel that wants aligned ones; the last line counts these.
  */
 #include <chrono>
 
@@ -108,7 +110,8 @@ std::vector<Suite> &all_suites() {
 
 Registration::Registration(Suite suite) {
   all_suites().push_back(std::move(suite));
-  std::sort(all_suites().begin(), all_suites().end(), [](const Suite &a, const Suite &b) { return strcmp(a.name, b.name) < 0; });
+  std::sort(all_suites().begin(), all_suites().end(),
+            [](const Suite &a, const Suite &b) { return strcmp(a.name, b.name) < 0; });
 }
 const std::vector<Suite> &suites() { return all_suites(); }
 

@@ -1,5 +1,6 @@
 /*
- * The kernels' own program: what its files share. Each kernel's folder has a cases.cu that adds a Suite; the runner runs them.
+ * The kernels' own program: what its files share. Each kernel's folder has a cases.cu that adds a Suite; the runner
+ * runs them.
  */
 #ifndef FEWHEAD_KERNELS_CUDA_TEST_H
 #define FEWHEAD_KERNELS_CUDA_TEST_H
@@ -18,14 +19,14 @@
 
 #include "cuda/registry.h"
 
-#define OK(expression)                                                                                       \
-  do {                                                                                                       \
-    const cudaError_t status_ = static_cast<cudaError_t>(expression);                                        \
-    if (status_ != cudaSuccess) {                                                                            \
-      printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #expression, cudaGetErrorString(status_));               \
-      fflush(stdout);                                                                                        \
-      _Exit(2);                                                                                              \
-    }                                                                                                        \
+#define OK(expression)                                                                         \
+  do {                                                                                         \
+    const cudaError_t status_ = static_cast<cudaError_t>(expression);                          \
+    if (status_ != cudaSuccess) {                                                              \
+      printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #expression, cudaGetErrorString(status_)); \
+      fflush(stdout);                                                                          \
+      _Exit(2);                                                                                \
+    }                                                                                          \
   } while (0)
 
 namespace fhk_test {
@@ -35,15 +36,16 @@ extern int passes, failures, skips;
 
 /* ---- Kernels under test ---- */
 
-/* A kernel as the program runs it: the rows of the registry whose names begin with `kernel`, the first of them that takes the call. */
+/* A kernel as the program runs it: the rows of the registry whose names begin with `kernel`, the first of them that
+ * takes the call. */
 struct Family {
-  const char *name;            /* on the command line: "sm90_packed" */
-  const char *kernel;          /* "sm90 packed" */
+  const char *name;   /* on the command line: "sm90_packed" */
+  const char *kernel; /* "sm90 packed" */
   int32_t path;
   int32_t most_heads = 128;
   int32_t multiprocessors = 0; /* 0: the device's; else as a device with so many would run it */
-  /* FH_AUTO: a plan whose packed groups cost what half full lists cost row by row, so that both kinds of work are there; the packed
-   * kernel has its groups, this kernel the others. */
+  /* FH_AUTO: a plan whose packed groups cost what half full lists cost row by row, so that both kinds of work are
+   * there; the packed kernel has its groups, this kernel the others. */
   bool parts = false;
 
   fhk_gpu device() const;
@@ -68,18 +70,19 @@ struct Case {
   int h_q = 8, h_pad = 0, d = 512;
   int64_t topk = 640;
   Pattern pattern = kUniform;
-  int buffer_heads = 0;                  /* heads of the q and out buffers; 0 = h_q */
-  int64_t kv_gap = 0, q_gap = 0;         /* elements between rows beyond the natural stride */
+  int buffer_heads = 0;                            /* heads of the q and out buffers; 0 = h_q */
+  int64_t kv_gap = 0, q_gap = 0;                   /* elements between rows beyond the natural stride */
   int kv_offset = 0, q_offset = 0, out_offset = 0; /* elements from an aligned base */
   Sink sink = kNormalSink;
   bool lengths = true, holes = true, repeats = true, statistics = true;
-  float scale = 0;                       /* of sm_scale; 0 = d^-0.5 */
-  int64_t bad_row = -1;                  /* this KV row is NaN; odd rows list it in place of their first entry */
-  bool bad_one = false;                  /* instead of all NaN, the bad row holds one Inf */
-  bool bad_q = false;                    /* q of row 1, an odd one, is NaN too */
-  int group = 0;                         /* of packed; 0 = 64 / h_q */
-  int64_t compressed = 0, base = 0;      /* kCsa, kLocal: compressed rows, 0 = s_kv / 5; position of the first row behind them */
-  double kept = 0.9;                     /* kLocal: share of a row's picks that the next row keeps */
+  float scale = 0;                  /* of sm_scale; 0 = d^-0.5 */
+  int64_t bad_row = -1;             /* this KV row is NaN; odd rows list it in place of their first entry */
+  bool bad_one = false;             /* instead of all NaN, the bad row holds one Inf */
+  bool bad_q = false;               /* q of row 1, an odd one, is NaN too */
+  int group = 0;                    /* of packed; 0 = 64 / h_q */
+  int64_t compressed = 0, base = 0; /* kCsa, kLocal: compressed rows, 0 = s_kv / 5; position of the first
+                                            row behind them */
+  double kept = 0.9;                /* kLocal: share of a row's picks that the next row keeps */
 };
 
 template <typename T>
@@ -131,8 +134,8 @@ struct Problem {
   explicit Problem(const Case &given, int64_t guard = 0);
   fh_call reference_call() const;
   bool intact() const { /* are all guards as they were? */
-    return kv.intact() && q.intact() && out.intact() && lse.intact() && max_logits.intact() && sink.intact() && indices.intact() &&
-           lengths.intact();
+    return kv.intact() && q.intact() && out.intact() && lse.intact() && max_logits.intact() && sink.intact() &&
+           indices.intact() && lengths.intact();
   }
 };
 
@@ -178,10 +181,11 @@ struct Residual {
 
 void report(const Case &c, const char *kernel, const Residual &r, double out_limit, double statistic_limit);
 /* The reference kernel against double loops, on up to `rows` rows (portable/reference/cases.cu). */
-void check_reference(const Problem &p, const std::vector<float> &out, const std::vector<float> &lse, const std::vector<float> &top,
-                     int64_t rows);
+void check_reference(const Problem &p, const std::vector<float> &out, const std::vector<float> &lse,
+                     const std::vector<float> &top, int64_t rows);
 /* What stands in out, lse and max_logits against the reference kernel's, and all around them untouched. */
-Residual compare(const Problem &p, const std::vector<float> &out32, const std::vector<float> &lse32, const std::vector<float> &max32);
+Residual compare(const Problem &p, const std::vector<float> &out32, const std::vector<float> &lse32,
+                 const std::vector<float> &max32);
 
 /* ---- Times ---- */
 
@@ -191,10 +195,10 @@ double median_us(const std::function<int()> &run, const char *what, const char *
 /* ---- Suites ---- */
 
 struct Suite {
-  const char *name;                            /* of the kernel: "sm90_packed" */
-  std::vector<Family> families;                /* what the cases of the contract are run on */
-  std::function<std::vector<Case>()> cases;    /* its own, beside the contract's (contract.cu); may be empty */
-  std::function<void(bool small)> more;        /* checks of another kind; may be empty */
+  const char *name;                         /* of the kernel: "sm90_packed" */
+  std::vector<Family> families;             /* what the cases of the contract are run on */
+  std::function<std::vector<Case>()> cases; /* its own, beside the contract's (contract.cu); may be empty */
+  std::function<void(bool small)> more;     /* checks of another kind; may be empty */
 };
 /* In the order of their names. */
 const std::vector<Suite> &suites();

@@ -28,7 +28,13 @@ double median_us(const std::function<int()> &run, const char *what, const char *
 }
 
 void time_all(const char *only, bool quick, bool full) {
-  struct Row { const char *name; Pattern pattern; int64_t s_q, s_kv; int h_q, d; int64_t topk; };
+  struct Row {
+    const char *name;
+    Pattern pattern;
+    int64_t s_q, s_kv;
+    int h_q, d;
+    int64_t topk;
+  };
   std::vector<Row> rows;
   const std::vector<int64_t> few = {64, 1024, 8192}, many = {64, 128, 256, 512, 1024, 2048, 4096, 8192};
   for (int64_t s_q : quick ? few : many) rows.push_back({"uniform", kUniform, s_q, 8192, 8, 512, 640});
@@ -54,8 +60,8 @@ void time_all(const char *only, bool quick, bool full) {
     c.buffer_heads = row.h_q <= 64 ? 64 : 128;
     c.lengths = row.pattern == kCsa, c.holes = c.repeats = false, c.statistics = true;
     Problem p(c);
-    printf("%-14s %6lld %6lld %4d %4d %5lld |", row.name, static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv), c.h_q,
-           c.d, static_cast<long long>(c.topk));
+    printf("%-14s %6lld %6lld %4d %4d %5lld |", row.name, static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv),
+           c.h_q, c.d, static_cast<long long>(c.topk));
     double padded = 0;
     for (const Family &f : all) {
       if (row.h_q > f.most_heads) {

@@ -7,6 +7,7 @@ static const Registration added({"portable_gather",
                                  {{"portable_gather", "portable gather", FH_GATHER},
                                   {"portable_gather, padded", "portable gather", FH_PADDED},
                                   {"auto, portable", "portable gather", FH_GATHER, 64, 0, true}},
-                                 {}, {}});
+                                 {},
+                                 {}});
 
 }  // namespace fhk_test

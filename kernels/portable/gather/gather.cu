@@ -21,8 +21,8 @@ Launch launch_for(int32_t h_q) {
 using namespace fhk::portable_gather;
 
 int fhk_portable_gather_prepare(void) {
-  for (cudaError_t (*one)() : {prepare<512, 2, 1>, prepare<512, 2, 2>, prepare<512, 4, 4>, prepare<576, 2, 1>, prepare<576, 2, 2>,
-                               prepare<576, 4, 4>}) {
+  for (cudaError_t (*one)() : {prepare<512, 2, 1>, prepare<512, 2, 2>, prepare<512, 4, 4>, prepare<576, 2, 1>,
+                               prepare<576, 2, 2>, prepare<576, 4, 4>}) {
     const cudaError_t status = one();
     if (status != cudaSuccess) return status;
   }
@@ -33,5 +33,6 @@ uint64_t fhk_portable_gather_workspace(const fhk_gpu *, const fh_call *) { retur
 
 int fhk_portable_gather_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   if (call->s_q == 0) return cudaSuccess;
-  return (call->d_qk == 576 ? launch_for<576> : launch_for<512>)(heads_of(*call))(gpu, call, static_cast<cudaStream_t>(stream));
+  return (call->d_qk == 576 ? launch_for<576> : launch_for<512>)(heads_of(*call))(gpu, call,
+                                                                                  static_cast<cudaStream_t>(stream));
 }

@@ -4,18 +4,19 @@
  *   S^T[16 tokens x heads] = K Q^T       A = K (ldmatrix),              B = Q in registers
  *   O^T[512 x heads]      += V^T P^T     A = the same bytes transposed, B = P by movmatrix
  *
- * so eight heads fill n8 and no row is a zero. A team of kWarps warps, 2 or 4, takes one query and kBlocks blocks of eight heads;
- * kBlocks is 1 or kWarps. The columns are split among its warps: each adds up the scores over its own columns and puts its part
- * in shared memory; with one block every warp does the softmax, with several each warp that of one block, and passes P on; then
- * each adds P V over its own columns of V for all heads. So a tile is read from shared memory twice, whatever the head count.
- * More heads than a team takes are cut into items that walk the list anew.
+ * so eight heads fill n8 and no row is a zero. A team of kWarps warps, 2 or 4, takes one query and kBlocks blocks of
+ * eight heads; kBlocks is 1 or kWarps. The columns are split among its warps: each adds up the scores over its own
+ * columns and puts its part in shared memory; with one block every warp does the softmax, with several each warp that
+ * of one block, and passes P on; then each adds P V over its own columns of V for all heads. So a tile is read from
+ * shared memory twice, whatever the head count. More heads than a team takes are cut into items that walk the list
+ * anew.
  *
- * Many queries: a CTA is one team, and the device holds as many as registers and shared memory allow. Few: the teams of a CTA
- * share a query, tile by tile, and add up in shared memory at the end.
+ * Many queries: a CTA is one team, and the device holds as many as registers and shared memory allow. Few: the teams of
+ * a CTA share a query, tile by tile, and add up in shared memory at the end.
  *
- * Shared memory, bytes: teams x stages x tile (16 x d x 2; the first 512 columns of all rows, then the rest); parts of the
- * scores, 16 a lane, block and warp; P, 16 a lane and block; (max, sum) and factor of every head. At the end the rings hold
- * O, in rounds. Rows that cp.async cannot take (not on 16 bytes) come element by element: correct, slow.
+ * Shared memory, bytes: teams x stages x tile (16 x d x 2; the first 512 columns of all rows, then the rest); parts of
+ * the scores, 16 a lane, block and warp; P, 16 a lane and block; (max, sum) and factor of every head. At the end the
+ * rings hold O, in rounds. Rows that cp.async cannot take (not on 16 bytes) come element by element: correct, slow.
  */
 #ifndef FEWHEAD_KERNELS_PORTABLE_GATHER_CUH
 #define FEWHEAD_KERNELS_PORTABLE_GATHER_CUH
@@ -26,16 +27,18 @@
 namespace fhk {
 namespace portable_gather {
 
-constexpr int kTile = 16;                /* tokens: m16 */
+constexpr int kTile = 16; /* tokens: m16 */
 constexpr int kDv = 512;
-constexpr uint32_t kRowBytes = kDv * 2;  /* the first 512 columns of a tile's row; columns past them lie behind all rows */
-constexpr int kRounds = 4;               /* of the epilogue */
+constexpr uint32_t kRowBytes = kDv * 2; /* the first 512 columns of a tile's row; columns past them lie behind
+                                            all rows */
+constexpr int kRounds = 4;              /* of the epilogue */
 constexpr int kMaxTeams = 4, kMaxStages = 4;
 
 template <int kD, int kWarps, int kBlocks>
 struct Shape {
   static constexpr int kHeads = 8 * kBlocks;
-  static constexpr int kSteps = kDv / 16 / kWarps, kPastSteps = (kD - kDv) / 16 / kWarps; /* k16 steps; those past d_v */
+  static constexpr int kSteps = kDv / 16 / kWarps,
+                       kPastSteps = (kD - kDv) / 16 / kWarps; /* k16 steps; those past d_v */
   static_assert((kD - kDv) / 16 % kWarps == 0, "columns past d_v are split evenly");
   static constexpr int kColumnBlocks = kDv / 16 / kWarps; /* m16 blocks of O^T of a warp */
   static constexpr uint32_t kTileBytes = kTile * kD * 2;
@@ -43,7 +46,8 @@ struct Shape {
   static_assert(kBlocks == 1 || kBlocks == kWarps, "every warp has one block to weigh, or the same one");
   static constexpr uint32_t kPartBytes = kWarps * kBlocks * 32 * 16, kPBytes = kBlocks > 1 ? kBlocks * 32 * 16 : 0;
   static constexpr int kRoundColumns = kDv / kWarps / kRounds;
-  static constexpr int kStagingStride = kRoundColumns + 4; /* floats: head 2 c, column r of a fragment are on bank 8 c + r */
+  static constexpr int kStagingStride = kRoundColumns + 4; /* floats: head 2 c, column r of a fragment are on
+                                                              bank 8 c + r */
   static constexpr uint32_t kStagingBytes = kHeads * kStagingStride * 4;
   static_assert(kWarps * kStagingBytes <= 2 * kTileBytes, "a round must fit the smallest ring");
   /* Registers are what Q and O of a warp take, and hold this many warps a multiprocessor. */
@@ -60,13 +64,14 @@ struct Params {
   int32_t head_groups; /* items of a query */
   int32_t teams;       /* of a CTA; more than one: they share an item */
   int32_t stages;
-  int32_t resident;    /* CTAs that the device holds at once */
-  bool aligned_kv;        /* KV rows start on 16 bytes */
-  bool aligned_q;         /* q rows start on 4 bytes */
-  bool aligned_out;       /* out rows start on 16 bytes */
+  int32_t resident; /* CTAs that the device holds at once */
+  bool aligned_kv;  /* KV rows start on 16 bytes */
+  bool aligned_q;   /* q rows start on 4 bytes */
+  bool aligned_out; /* out rows start on 16 bytes */
 };
 
-/* Heads that are computed. On devices without a padded kernel of their own this one takes its calls, zero heads and all. */
+/* Heads that are computed. On devices without a padded kernel of their own this one takes its calls, zero heads and
+ * all. */
 inline int32_t heads_of(const fh_call &call) { return call.path == FH_PADDED ? call.h_pad : call.h_q; }
 
 /* 16-byte unit u of row r lies at unit u ^ (r % 8): ldmatrix reads eight rows without bank conflicts. */
@@ -115,9 +120,9 @@ struct Member {
 #endif
 
   FHK_DEV Member(const Params &given, uint8_t *at, int warp, int of_warp, int64_t row, int first_head)
-      : params(given), memory(at), lane(of_warp), team(warp / kWarps), member(warp % kWarps), c4(lane & 3), r8(lane >> 2),
-        own(kBlocks > 1 ? member : 0), s(row), head0(first_head), ring_bytes(given.stages * X::kTileBytes),
-        ring(at + team * ring_bytes),
+      : params(given), memory(at), lane(of_warp), team(warp / kWarps), member(warp % kWarps), c4(lane & 3),
+        r8(lane >> 2), own(kBlocks > 1 ? member : 0), s(row), head0(first_head),
+        ring_bytes(given.stages * X::kTileBytes), ring(at + team * ring_bytes),
         parts(reinterpret_cast<float4 *>(at + given.teams * ring_bytes + team * kExchangeBytes) + lane),
         passed(parts + X::kPartBytes / sizeof(float4)),
         states(reinterpret_cast<float2 *>(at + given.teams * (ring_bytes + kExchangeBytes))),
@@ -138,10 +143,12 @@ struct Member {
   FHK_DEV void meet() const { ptx::bar_sync(1 + team, 32 * kWarps); }
 #endif
 
-  FHK_DEV bool is_valid(int32_t entry) const { return static_cast<uint32_t>(entry) < static_cast<uint32_t>(params.call.s_kv); }
+  FHK_DEV bool is_valid(int32_t entry) const {
+    return static_cast<uint32_t>(entry) < static_cast<uint32_t>(params.call.s_kv);
+  }
 
-  /* Copies the team's tile to a slot of the ring; lane i and lane i + 16 bring its entry i. A warp copies a row at a time, 512
-   * contiguous bytes an instruction; the members of a team share the rows. */
+  /* Copies the team's tile to a slot of the ring; lane i and lane i + 16 bring its entry i. A warp copies a row at a
+   * time, 512 contiguous bytes an instruction; the members of a team share the rows. */
   FHK_DEV void copy_tile(int slot, int32_t entry) const {
     constexpr int kRows = kTile / kWarps;
     const fh_call &call = params.call;
@@ -173,7 +180,8 @@ struct Member {
         const int32_t t = __shfl_sync(~0u, token, r);
         const uint16_t *src = call.kv + (t >= 0 ? t : 0) * call.kv_stride;
         for (int d = lane; d < kD; d += 32) {
-          const uint32_t at = d < kDv ? r * kRowBytes + unit_offset(r, d / 8) : kTile * kRowBytes + swizzled(r, (d - kDv) / 8);
+          const uint32_t at =
+              d < kDv ? r * kRowBytes + unit_offset(r, d / 8) : kTile * kRowBytes + swizzled(r, (d - kDv) / 8);
           *reinterpret_cast<uint16_t *>(tile + at + d % 8 * 2) = t >= 0 ? __ldg(src + d) : static_cast<uint16_t>(0);
         }
       }
@@ -190,15 +198,16 @@ struct Member {
       const uint16_t *row = call.q + s * call.q_stride_s + (real ? head0 + 8 * b + r8 : 0) * call.q_stride_h + 2 * c4;
 #pragma unroll
       for (int k = 0; k < X::kSteps + X::kPastSteps; k++) {
-        const int column = k < X::kSteps ? (member * X::kSteps + k) * 16 : kDv + (member * X::kPastSteps + k - X::kSteps) * 16;
+        const int column =
+            k < X::kSteps ? (member * X::kSteps + k) * 16 : kDv + (member * X::kPastSteps + k - X::kSteps) * 16;
         q[k][b][0] = real ? load(row + column) : 0;
         q[k][b][1] = real ? load(row + column + 8) : 0;
       }
     }
   }
 
-  /* S^T = K Q^T over this warp's columns, then the sum over the team's warps: score is of block `own`, token r8 against both heads,
-   * then token r8 + 8. */
+  /* S^T = K Q^T over this warp's columns, then the sum over the team's warps: score is of block `own`, token r8
+   * against both heads, then token r8 + 8. */
   FHK_DEV void scores(float (&score)[4], const QueryFragments &q, uint32_t tile) {
     constexpr int kChains = 4 / kBlocks; /* four accumulators break the chain of steps */
     float part[kBlocks][kChains][4] = {};
@@ -206,8 +215,11 @@ struct Member {
 #pragma unroll
     for (int k = 0; k < X::kSteps + X::kPastSteps; k++) {
       uint32_t a[4];
-      if (k < X::kSteps) ptx::ldmatrix4(a, tile + k_row * kRowBytes + unit_offset(lane, 2 * (member * X::kSteps + k) + k_unit));
-      else ptx::ldmatrix4(a, tile + kTile * kRowBytes + swizzled(k_row, 2 * (member * X::kPastSteps + k - X::kSteps) + k_unit));
+      if (k < X::kSteps)
+        ptx::ldmatrix4(a, tile + k_row * kRowBytes + unit_offset(lane, 2 * (member * X::kSteps + k) + k_unit));
+      else
+        ptx::ldmatrix4(a, tile + kTile * kRowBytes +
+                              swizzled(k_row, 2 * (member * X::kPastSteps + k - X::kSteps) + k_unit));
 #pragma unroll
       for (int b = 0; b < kBlocks; b++) ptx::mma_m16n8k16(part[b][k % kChains], a, q[k][b][0], q[k][b][1]);
     }
@@ -232,9 +244,11 @@ struct Member {
     }
   }
 
-  /* Softmax over the tile: within the lane, then over the eight lanes that share two heads; m and l are brought up to date. With several
-   * blocks each warp passes P and the rescale factors of its own on. Returns whether a rescale factor of this thread differs from 1. */
-  FHK_DEV bool softmax(float (&score)[4], int32_t entry, float (&m)[2], float (&l)[2], PFragments &p, float (&rescale)[kBlocks][2]) {
+  /* Softmax over the tile: within the lane, then over the eight lanes that share two heads; m and l are brought up
+   * to date. With several blocks each warp passes P and the rescale factors of its own on. Returns whether a rescale
+   * factor of this thread differs from 1. */
+  FHK_DEV bool softmax(float (&score)[4], int32_t entry, float (&m)[2], float (&l)[2], PFragments &p,
+                       float (&rescale)[kBlocks][2]) {
     const uint32_t valid = __ballot_sync(~0u, is_valid(entry)); /* bits 0 .. 15 */
     if (!(valid >> r8 & 1)) score[0] = score[1] = -INFINITY;
     if (!(valid >> (r8 + 8) & 1)) score[2] = score[3] = -INFINITY;
@@ -283,13 +297,15 @@ struct Member {
 #pragma unroll
     for (int j = 0; j < X::kColumnBlocks; j++) {
       uint32_t a[4];
-      ptx::ldmatrix4_trans(a, tile + v_row * kRowBytes + unit_offset(lane, 2 * (member * X::kColumnBlocks + j) + v_unit));
+      ptx::ldmatrix4_trans(a,
+                           tile + v_row * kRowBytes + unit_offset(lane, 2 * (member * X::kColumnBlocks + j) + v_unit));
 #pragma unroll
       for (int b = 0; b < kBlocks; b++) ptx::mma_m16n8k16(o[j][b], a, p[b][0], p[b][1]);
     }
   }
 
-  /* (max, sum) of every head over the teams; what each team's O is multiplied by goes to `factors`. The CTA has met when it returns. */
+  /* (max, sum) of every head over the teams; what each team's O is multiplied by goes to `factors`. The CTA has met
+   * when it returns. */
   FHK_DEV void finish_heads(const float (&m)[2], float (&l)[2]) const {
     const fh_call &call = params.call;
 #pragma unroll
@@ -302,9 +318,11 @@ struct Member {
     for (int h = threadIdx.x; h < X::kHeads && head0 + h < call.h_q; h += blockDim.x) {
       float most = kMaxStart, sum = 0.f;
       for (int k = 0; k < params.teams; k++) most = fmaxf(most, states[k * X::kHeads + h].x);
-      for (int k = 0; k < params.teams; k++) sum += ptx::exp2(states[k * X::kHeads + h].x - most) * states[k * X::kHeads + h].y;
+      for (int k = 0; k < params.teams; k++)
+        sum += ptx::exp2(states[k * X::kHeads + h].x - most) * states[k * X::kHeads + h].y;
       const float inverse = inverse_denominator(most, sum, sink_log2(call, head0 + h));
-      for (int k = 0; k < params.teams; k++) factors[k * X::kHeads + h] = ptx::exp2(states[k * X::kHeads + h].x - most) * inverse;
+      for (int k = 0; k < params.teams; k++)
+        factors[k * X::kHeads + h] = ptx::exp2(states[k * X::kHeads + h].x - most) * inverse;
       store_statistics(call, s, head0 + h, most, sum);
     }
     __syncthreads();
@@ -317,8 +335,8 @@ struct Member {
     uint16_t *const row = static_cast<uint16_t *>(call.out) + s * call.out_stride_s + head0 * call.out_stride_h;
     uint16_t *const out = row + member * (kDv / kWarps);
     auto settle = [&]() { /* teams that share an item read each other's part, others only their own warp's */
-      if (params.teams > 1) __syncthreads();
-      else __syncwarp();
+                          if (params.teams > 1) __syncthreads();
+                          else __syncwarp();
     };
 #pragma unroll
     for (int round = 0; round < kRounds; round++) {
@@ -384,13 +402,16 @@ __global__ void __launch_bounds__(Shape<kD, kWarps, kBlocks>::kThreads, 1) kerne
 #endif
 
   const int64_t length = list_length(call, s);
-  const int32_t tiles = static_cast<int32_t>(((length + kTile - 1) / kTile - me.team + p.teams - 1) / p.teams); /* of this team */
+  const int32_t tiles =
+      static_cast<int32_t>(((length + kTile - 1) / kTile - me.team + p.teams - 1) / p.teams); /* of this team */
   const int32_t *const list = call.indices + s * call.indices_stride;
   auto entry_of = [&](int32_t i) { /* entry lane % 16 of the team's tile i, -1 past the list's end */
-    const int64_t pos = (me.team + static_cast<int64_t>(i) * p.teams) * kTile + (lane & 15);
-    return i < tiles && pos < length ? __ldg(list + pos) : -1;
+                                   const int64_t pos =
+                                       (me.team + static_cast<int64_t>(i) * p.teams) * kTile + (lane & 15);
+                                   return i < tiles && pos < length ? __ldg(list + pos) : -1;
   };
-  const int ahead = p.stages - 1; /* tiles under way while one is computed. Groups are counted, so empty ones are closed too */
+  const int ahead = p.stages - 1; /* tiles under way while one is computed. Groups are counted, so empty ones
+                                     are closed too */
   for (int k = 0; k < ahead; k++) {
     if (k < tiles) me.copy_tile(k, entry_of(k));
     else ptx::cp_async_commit();
@@ -414,7 +435,8 @@ __global__ void __launch_bounds__(Shape<kD, kWarps, kBlocks>::kThreads, 1) kerne
     if (p.stages == 2) ptx::cp_async_wait<0>();
     else if (p.stages == 3) ptx::cp_async_wait<1>();
     else ptx::cp_async_wait<2>();
-    me.meet(); /* everybody's copies of this tile have landed, and everybody is done with the slot that is filled next */
+    me.meet(); /* everybody's copies of this tile have landed, and everybody is done with the slot that is
+                  filled next */
     if (i + ahead < tiles) me.copy_tile(fill, ready);
     else ptx::cp_async_commit();
     ready = entry_of(i + ahead + 1);
@@ -475,12 +497,13 @@ cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream)
   if (rows > kMostRows || items > kMostRows) return cudaErrorInvalidConfiguration;
   const uint32_t memory = shared_kib(gpu->capability) * 1024, kept = 1024;
   auto ctas = [&](int teams, int stages) { /* that a multiprocessor holds */
-    const int by_memory = static_cast<int>(memory / (X::bytes(teams, stages) + kept));
-    const int by_registers = X::kWarpsByRegisters / kWarps / teams;
-    return by_memory < by_registers ? by_memory : by_registers;
+                                           const int by_memory =
+                                               static_cast<int>(memory / (X::bytes(teams, stages) + kept));
+                                           const int by_registers = X::kWarpsByRegisters / kWarps / teams;
+                                           return by_memory < by_registers ? by_memory : by_registers;
   };
-  /* While every item can have a CTA at once, its teams share it: as many as that allows. They add up in another order than one team
-   * does, so a row that must not depend on how many rows there are has one. */
+  /* While every item can have a CTA at once, its teams share it: as many as that allows. They add up in another
+   * order than one team does, so a row that must not depend on how many rows there are has one. */
   p.teams = call->row_invariant || call->path == FH_AUTO ? 1 : kMaxTeams;
   while (p.teams > 1 && items > static_cast<int64_t>(ctas(p.teams, 2)) * gpu->multiprocessors) p.teams /= 2;
   /* As many CTAs as two stages allow, then as many stages as fit beside each other. */
@@ -488,7 +511,8 @@ cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream)
   p.stages = kMaxStages;
   while (p.stages > 2 && ctas(p.teams, p.stages) < resident) p.stages--;
   p.resident = resident * gpu->multiprocessors;
-  kernel<kD, kWarps, kBlocks><<<static_cast<unsigned>(items), 32 * kWarps * p.teams, X::bytes(p.teams, p.stages), stream>>>(p);
+  kernel<kD, kWarps, kBlocks>
+      <<<static_cast<unsigned>(items), 32 * kWarps * p.teams, X::bytes(p.teams, p.stages), stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -7,10 +7,11 @@ struct PlanCase {
   const char *name;
   int64_t s_q, s_kv, topk;
   int group;
-  int64_t span;       /* keys are drawn from this many rows around a place of the group's own; 0 = all */
-  int repeats;        /* one key in so many is drawn anew from the row's earlier ones; 0 = none, 1 = the list is one row */
-  int requests;       /* 0: no offsets; offsets are drawn, and some of them fall, repeat or leave the chunk */
-  bool choose;        /* groups are packed where that is cheaper: where neighbours share much */
+  int64_t span; /* keys are drawn from this many rows around a place of the group's own; 0 = all */
+  int repeats;  /* one key in so many is drawn anew from the row's earlier ones; 0 = none, 1 = the list is
+                         one row */
+  int requests; /* 0: no offsets; offsets are drawn, and some of them fall, repeat or leave the chunk */
+  bool choose;  /* groups are packed where that is cheaper: where neighbours share much */
 };
 
 struct PlanInput {
@@ -53,8 +54,8 @@ static PlanInput make_input(const PlanCase &c) {
   return in;
 }
 
-/* The first row of each group, and s_q behind them. Requests end where the largest offset so far says, inside the chunk; the last one at
- * its end. */
+/* The first row of each group, and s_q behind them. Requests end where the largest offset so far says, inside the
+ * chunk; the last one at its end. */
 static std::vector<int64_t> first_rows(const PlanCase &c, const PlanInput &in) {
   std::vector<int64_t> first;
   int64_t begin = 0;
@@ -83,12 +84,14 @@ static void check_plan(const PlanCase &c) {
   fh_call call;
   memset(&call, 0, sizeof call);
   call.struct_size = sizeof call;
-  call.s_q = c.s_q, call.s_kv = c.s_kv, call.topk = c.topk, call.group = c.group, call.h_q = 1, call.d_qk = call.d_v = 512;
+  call.s_q = c.s_q, call.s_kv = c.s_kv, call.topk = c.topk, call.group = c.group, call.h_q = 1,
+  call.d_qk = call.d_v = 512;
   call.indices = indices.p, call.indices_stride = stride, call.topk_length = lengths.p;
   call.requests = c.requests, call.cu_seqlens_q = c.requests ? offsets.p : nullptr;
   fh_costs costs;
   memset(&costs, 0, sizeof costs);
-  const double gflop = 2 * 1024 * 1e-9; /* of a head and a key: what follows makes a key cost 1 and 64 entries begun 200 */
+  const double gflop = 2 * 1024 * 1e-9; /* of a head and a key: what follows makes a key cost 1 and 64 entries
+                                           begun 200 */
   costs.gather.gflop_us = 1 / gflop, costs.packed.unit_us = 50, costs.packed.gflop_us = 200 / (gflop * 64 * c.group);
   costs.padded.call_us = 1e9;
   if (c.choose) call.path = FH_AUTO, call.costs = &costs;
@@ -112,8 +115,8 @@ static void check_plan(const PlanCase &c) {
   auto differ = [&](const char *what, int64_t i, int64_t j, uint64_t got, uint64_t want) {
     if (got == want || !bad.empty()) return;
     char text[128];
-    snprintf(text, sizeof text, "%s[%lld, %lld]: got %llx, want %llx", what, static_cast<long long>(i), static_cast<long long>(j),
-             static_cast<unsigned long long>(got), static_cast<unsigned long long>(want));
+    snprintf(text, sizeof text, "%s[%lld, %lld]: got %llx, want %llx", what, static_cast<long long>(i),
+             static_cast<long long>(j), static_cast<unsigned long long>(got), static_cast<unsigned long long>(want));
     bad = text;
   };
   differ("groups", 0, 0, plan.groups, groups);

@@ -1,18 +1,20 @@
 /*
- * The plan on the device (fh_plan): for each group of neighbouring queries the union of their lists and who chose what. A CTA
- * takes one group. Any device from sm_80 on.
+ * The plan on the device (fh_plan): for each group of neighbouring queries the union of their lists and who chose what.
+ * A CTA takes one group. Any device from sm_80 on.
  *
- * The map has 1, 2, 4 or 8 bytes for each place, a bit a query. One pass over the lists sets bits; a second over the map, 16
- * bytes a lane, notes which places are not zero and counts them, so that each warp knows where in the union its stretch begins;
- * a third lists those places and writes them out. What does not fit in one window of the map is done window by window.
+ * The map has 1, 2, 4 or 8 bytes for each place, a bit a query. One pass over the lists sets bits; a second over the
+ * map, 16 bytes a lane, notes which places are not zero and counts them, so that each warp knows where in the union its
+ * stretch begins; a third lists those places and writes them out. What does not fit in one window of the map is done
+ * window by window.
  *
- * A place is a KV row. Where the map of all rows would take more than two windows, it is a row of a page that somebody chose:
- * pages of 16 rows, found by one more pass over the lists, which sets a bit for each; the bits before a page, counted, say where
- * its places are. So the cost follows the lists, not s_kv. Pages beyond a span of kMostPages wait for the next one, which starts
- * at the smallest row that is left.
+ * A place is a KV row. Where the map of all rows would take more than two windows, it is a row of a page that somebody
+ * chose: pages of 16 rows, found by one more pass over the lists, which sets a bit for each; the bits before a page,
+ * counted, say where its places are. So the cost follows the lists, not s_kv. Pages beyond a span of kMostPages wait
+ * for the next one, which starts at the smallest row that is left.
  *
- * A list that holds a row twice has set fewer bits than it has keys. Its group is done again with a counter for each (place,
- * query) in place of a bit, window by window: a row has as many copies as the query that lists it most often says.
+ * A list that holds a row twice has set fewer bits than it has keys. Its group is done again with a counter for each
+ * (place, query) in place of a bit, window by window: a row has as many copies as the query that lists it most often
+ * says.
  *
  * The order: a warp counts for its group those that go before it; past kOrderDirect groups one CTA sorts by digits.
  */
@@ -26,24 +28,26 @@ namespace fhk {
 namespace plan {
 
 constexpr int kMaxThreads = 1024, kMaxGroup = 64;
-constexpr int kPage = 16;                        /* KV rows of a page */
+constexpr int kPage = 16; /* KV rows of a page */
 constexpr uint32_t kNone = 0xffffffffu;
-constexpr uint32_t kUnit = 16;                   /* bytes of the map that a lane looks at */
-constexpr uint32_t kFlush = 96;                  /* entries that a warp collects before it writes them */
-constexpr uint32_t kBuffer = 32 * 16 + kFlush;   /* and those that a step may find */
-constexpr uint32_t kMostPlaces = 65536;          /* of a window: places are 16-bit numbers */
-constexpr uint32_t kLeastMap = 10 << 10;         /* bytes: room for the counters of 32 places and 64 queries */
-constexpr int kAhead = 2;                        /* loads of 4 entries by a thread */
-constexpr int64_t kResident = 8;                 /* CTAs of a multiprocessor */
-constexpr int64_t kKeysPerThread = 10;           /* fewer are not worth a thread */
-/* Neighbours choose the same pages: a look at a bit that others may be setting spares most atomics. racecheck calls it a hazard. */
+constexpr uint32_t kUnit = 16;                 /* bytes of the map that a lane looks at */
+constexpr uint32_t kFlush = 96;                /* entries that a warp collects before it writes them */
+constexpr uint32_t kBuffer = 32 * 16 + kFlush; /* and those that a step may find */
+constexpr uint32_t kMostPlaces = 65536;        /* of a window: places are 16-bit numbers */
+constexpr uint32_t kLeastMap = 10 << 10;       /* bytes: room for the counters of 32 places and 64 queries */
+constexpr int kAhead = 2;                      /* loads of 4 entries by a thread */
+constexpr int64_t kResident = 8;               /* CTAs of a multiprocessor */
+constexpr int64_t kKeysPerThread = 10;         /* fewer are not worth a thread */
+/* Neighbours choose the same pages: a look at a bit that others may be setting spares most atomics. racecheck calls
+ * it a hazard. */
 #ifdef FHK_RACECHECK
 constexpr bool kLookFirst = false;
 #else
 constexpr bool kLookFirst = true;
 #endif
-constexpr uint32_t kMostPages = 8448 * 32;       /* of a span: 4,325,376 rows */
-constexpr int64_t kOrderDirect = 2048;           /* groups: up to there counting, groups^2 / 32 steps, beats a sort by one CTA */
+constexpr uint32_t kMostPages = 8448 * 32; /* of a span: 4,325,376 rows */
+constexpr int64_t kOrderDirect = 2048;     /* groups: up to there counting, groups^2 / 32 steps, beats a
+                                                    sort by one CTA */
 constexpr int kOrderThreads = 256, kOrderAhead = 32;
 constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits; /* of the sort: one pass for 8,128 entries a group */
 
@@ -51,11 +55,11 @@ struct Build {
   fh_call call;
   fh_plan plan;
   fh_group_costs costs;
-  uint32_t *rank;      /* [groups] fh_group_rank */
-  int32_t *saves;      /* [groups] fh_group_saves */
-  uint32_t places;     /* of a window, a multiple of 32 */
-  uint32_t words;      /* of the pages' bitmap; 0: places are KV rows */
-  bool aligned;          /* lists start on 16 bytes and are a multiple of 4 wide */
+  uint32_t *rank;  /* [groups] fh_group_rank */
+  int32_t *saves;  /* [groups] fh_group_saves */
+  uint32_t places; /* of a window, a multiple of 32 */
+  uint32_t words;  /* of the pages' bitmap; 0: places are KV rows */
+  bool aligned;    /* lists start on 16 bytes and are a multiple of 4 wide */
 };
 
 struct Rows {
@@ -67,18 +71,18 @@ struct Shared {
   uint32_t warp_sum[32];
   uint32_t length[kMaxGroup]; /* of the lists */
   uint32_t keys[kMaxGroup];
-  uint32_t bits;    /* members of all entries */
-  uint32_t next;    /* smallest KV row behind the span */
+  uint32_t bits; /* members of all entries */
+  uint32_t next; /* smallest KV row behind the span */
 };
 
 /* Dynamic shared memory. */
 template <int kBytes>
 struct Memory {
-  uint8_t *map;       /* kBytes a place: a bit a query */
-  uint2 *pages;       /* x: a bit a page; y: pages chosen before these 32 */
-  uint32_t *page_of;  /* page of each kPage places of the window */
-  uint32_t *chosen;   /* a bit a place: somebody chose it */
-  uint16_t *buffer;   /* kBuffer places of this warp's */
+  uint8_t *map;      /* kBytes a place: a bit a query */
+  uint2 *pages;      /* x: a bit a page; y: pages chosen before these 32 */
+  uint32_t *page_of; /* page of each kPage places of the window */
+  uint32_t *chosen;  /* a bit a place: somebody chose it */
+  uint16_t *buffer;  /* kBuffer places of this warp's */
 
   FHK_DEV Memory(const Build &b, uint8_t *memory) {
     map = memory;
@@ -120,7 +124,7 @@ FHK_DEV Rows find_rows(const Build &b) {
     const int64_t first = static_cast<int64_t>(blockIdx.x) * group, left = s_q - first;
     return {first, left < group ? static_cast<int>(left) : group};
   }
-  int32_t row = 0; /* where the requests of this step begin */
+  int32_t row = 0;     /* where the requests of this step begin */
   uint32_t groups = 0; /* of all before them */
   for (int64_t r = lane; r - lane < b.call.requests; r += 32) {
     const int64_t offset = r + 1 < b.call.requests ? __ldg(b.call.cu_seqlens_q + r + 1) : s_q;
@@ -131,8 +135,10 @@ FHK_DEV Rows find_rows(const Build &b) {
       if (lane >= d) end = max(end, before);
     }
     const int32_t before = __shfl_up_sync(~0u, end, 1), start = lane ? before : row;
-    const uint32_t mine = static_cast<uint32_t>((end - start) / group + ((end - start) % group != 0)), upto = warp_scan(mine);
-    const uint32_t nth = blockIdx.x - groups - (upto - mine); /* of this request's groups; wraps where it is one before */
+    const uint32_t mine = static_cast<uint32_t>((end - start) / group + ((end - start) % group != 0)),
+                   upto = warp_scan(mine);
+    const uint32_t nth = blockIdx.x - groups - (upto - mine); /* of this request's groups; wraps where it is one
+                                                                 before */
     const uint32_t met = __ballot_sync(~0u, nth < mine);
     if (met) {
       const int32_t first = start + static_cast<int32_t>(nth) * group;
@@ -144,8 +150,8 @@ FHK_DEV Rows find_rows(const Build &b) {
   return {s_q, 0};
 }
 
-/* Four entries of a list of which `left` are there; the others are -1. aligned: they lie on 16 bytes, and those behind may be
- * read. */
+/* Four entries of a list of which `left` are there; the others are -1. aligned: they lie on 16 bytes, and those
+ * behind may be read. */
 FHK_DEV int4 load4(const int32_t *from, int32_t left, bool aligned) {
   int4 v = make_int4(-1, -1, -1, -1);
   if (aligned) {
@@ -162,9 +168,9 @@ FHK_DEV int4 load4(const int32_t *from, int32_t left, bool aligned) {
   return v;
 }
 
-/* f(query, KV row) for every entry of the group's lists, and -1 for some that are not there; it returns whether the entry is one
- * to count in sh.keys, where `count` asks for that. Warps take whole lists, or parts where there are more warps; what comes next
- * is on its way while f works. */
+/* f(query, KV row) for every entry of the group's lists, and -1 for some that are not there; it returns whether the
+ * entry is one to count in sh.keys, where `count` asks for that. Warps take whole lists, or parts where there are
+ * more warps; what comes next is on its way while f works. */
 template <typename F>
 FHK_DEV void each_key(const Build &b, const Rows &rows, bool count, Shared &sh, F &&f) {
   const int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
@@ -174,12 +180,12 @@ FHK_DEV void each_key(const Build &b, const Rows &rows, bool count, Shared &sh, 
   uint32_t at = 0, length = 0;
   const int32_t *list = nullptr;
   auto open = [&]() { /* the next list, or part of one, that has entries */
-    for (; item < items; item += warps) {
-      q = item % rows.queries, at = item / rows.queries * 128, length = sh.length[q];
-      list = b.call.indices + (rows.first + q) * b.call.indices_stride + lane * 4;
-      if (at < length) return;
-    }
-    q = -1;
+                      for (; item < items; item += warps) {
+                        q = item % rows.queries, at = item / rows.queries * 128, length = sh.length[q];
+                        list = b.call.indices + (rows.first + q) * b.call.indices_stride + lane * 4;
+                        if (at < length) return;
+                      }
+                      q = -1;
   };
   auto fetch = [&](int4 *v) {
 #pragma unroll
@@ -237,8 +243,8 @@ FHK_DEV uint32_t first_row(const Build &b, const Rows &rows, Shared &sh) {
 
 /* ---- Places: the KV rows of a span, or those of its pages that somebody chose ---- */
 
-/* Marks and counts the pages that hold a key; returns how many places they have. What lies behind the span is left to the next
- * one. */
+/* Marks and counts the pages that hold a key; returns how many places they have. What lies behind the span is left
+ * to the next one. */
 template <int kBytes>
 FHK_DEV uint32_t number_pages(const Build &b, const Rows &rows, const Memory<kBytes> &at, uint32_t start, Shared &sh) {
   for (uint32_t w = threadIdx.x; w < b.words; w += blockDim.x) at.pages[w] = make_uint2(0, 0);
@@ -312,8 +318,8 @@ FHK_DEV uint32_t not_zero(uint4 v) {
   return bits;
 }
 
-/* Puts them where they belong in the bitmap of places. u is a lane's unit, if it is there; those of a warp lie side by side from
- * a multiple of 32 on. */
+/* Puts them where they belong in the bitmap of places. u is a lane's unit, if it is there; those of a warp lie side
+ * by side from a multiple of 32 on. */
 template <int kBytes>
 FHK_DEV void note(uint32_t *chosen, uint32_t u, bool there, uint32_t bits) {
   constexpr int kBits = kUnit / kBytes, kUnits = kBits < 8 ? 8 / kBits : 1; /* places of a unit, units of a byte */
@@ -388,7 +394,8 @@ FHK_DEV uint32_t map_span(const Build &b, const Rows &rows, const Memory<kBytes>
       uint32_t chosen = h + lane < last * 2 ? half[h + lane] : 0;
       const uint32_t own = __popc(chosen), upto = warp_scan(own);
       uint32_t here = held + upto - own;
-      for (; chosen; chosen &= chosen - 1) at.buffer[here++] = static_cast<uint16_t>((h + lane) * 16 + __ffs(chosen) - 1);
+      for (; chosen; chosen &= chosen - 1)
+        at.buffer[here++] = static_cast<uint16_t>((h + lane) * 16 + __ffs(chosen) - 1);
       held += __shfl_sync(~0u, upto, 31);
       if (held >= kFlush) write();
     }
@@ -400,8 +407,8 @@ FHK_DEV uint32_t map_span(const Build &b, const Rows &rows, const Memory<kBytes>
   return entries;
 }
 
-/* The same with a counter of 2^log bits for each (place, query), which takes repeats: a place has as many copies as its largest
- * counter says. */
+/* The same with a counter of 2^log bits for each (place, query), which takes repeats: a place has as many copies as
+ * its largest counter says. */
 template <int kBytes, bool kPaged>
 FHK_DEV uint32_t count_span(const Build &b, const Rows &rows, const Memory<kBytes> &at, uint32_t start, uint32_t all,
                             uint32_t entries, int log, Shared &sh) {
@@ -549,7 +556,8 @@ __global__ void __launch_bounds__(kOrderThreads) order_direct(const __grid_const
 }
 
 /* One CTA sorts the groups by rank, stable, digit by digit from the lowest. Each warp has a stretch of them. */
-__global__ void __launch_bounds__(kMaxThreads) order_sorted(const __grid_constant__ Order o, int32_t *spare, int passes) {
+__global__ void __launch_bounds__(kMaxThreads)
+    order_sorted(const __grid_constant__ Order o, int32_t *spare, int passes) {
   constexpr int kWarps = kMaxThreads / 32, kShare = kDigits * kWarps / kMaxThreads;
   __shared__ uint32_t counts[kWarps * kDigits];
   __shared__ Shared sh;
@@ -606,10 +614,10 @@ inline uint64_t scratch_part(uint64_t groups) { return fh_plan_part(groups, size
 
 /* How the groups of a call are built. */
 struct Shape {
-  int bytes;        /* of a place: 1, 2, 4 or 8, a bit a query */
-  int threads;      /* of a CTA */
-  uint32_t places;  /* of a window */
-  uint32_t words;   /* of the pages' bitmap, 0: places are KV rows */
+  int bytes;       /* of a place: 1, 2, 4 or 8, a bit a query */
+  int threads;     /* of a CTA */
+  uint32_t places; /* of a window */
+  uint32_t words;  /* of the pages' bitmap, 0: places are KV rows */
   uint32_t shared;
 };
 
@@ -629,7 +637,9 @@ inline uint64_t shared_bytes(uint64_t bytes, uint64_t places, uint64_t words, in
 
 /* Shared memory of a multiprocessor, of which each CTA takes 1 KB for itself, and Shared has some. */
 inline uint64_t shared_memory(int32_t capability) {
-  return capability == 80 || capability == 87 ? 164 << 10 : capability >= 90 && capability < 120 ? 228 << 10 : 100 << 10;
+  return capability == 80 || capability == 87   ? 164 << 10
+         : capability >= 90 && capability < 120 ? 228 << 10
+                                                : 100 << 10;
 }
 
 /* The most places, a multiple of 32, that fit. */
@@ -646,19 +656,22 @@ inline int threads_of(int64_t resident, int64_t capacity) {
   return threads;
 }
 
-/* One window where 8 CTAs, or at least 4, find room for it on a multiprocessor; else two; else pages. Fewer groups have more
- * room. */
+/* One window where 8 CTAs, or at least 4, find room for it on a multiprocessor; else two; else pages. Fewer groups
+ * have more room. */
 inline Shape shape_of(const fh_call *call, int64_t groups, const fhk_gpu *gpu) {
   Shape shape;
-  const int64_t per_sm = (groups + gpu->multiprocessors - 1) / gpu->multiprocessors, capacity = call->topk * call->group;
+  const int64_t per_sm = (groups + gpu->multiprocessors - 1) / gpu->multiprocessors,
+                capacity = call->topk * call->group;
   const int64_t most = per_sm < kResident ? per_sm : kResident, few = most < kResident / 2 ? most : kResident / 2;
   const uint64_t rows = (static_cast<uint64_t>(call->s_kv) + 31) / 32 * 32;
   shape.bytes = call->group <= 8 ? 1 : call->group <= 16 ? 2 : call->group <= 32 ? 4 : 8;
-  auto room = [&](int64_t resident, uint64_t words) { /* what so many CTAs leave each other */
-    shape.words = static_cast<uint32_t>(words);
-    shape.threads = threads_of(resident, capacity);
-    shape.places = places_within(shared_memory(gpu->capability) / resident - (2 << 10), shape.bytes, words, shape.threads);
-    return static_cast<uint64_t>(shape.places);
+  auto room = [&](int64_t resident,
+                  uint64_t words) { /* what so many CTAs leave each other */
+                                    shape.words = static_cast<uint32_t>(words);
+                                    shape.threads = threads_of(resident, capacity);
+                                    shape.places = places_within(shared_memory(gpu->capability) / resident - (2 << 10),
+                                                                 shape.bytes, words, shape.threads);
+                                    return static_cast<uint64_t>(shape.places);
   };
   uint64_t places = rows;
   if (room(most, 0) < rows && room(few, 0) < rows) {
@@ -725,9 +738,10 @@ int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_pla
   if (status != cudaSuccess) return status;
   const Order o = {b.rank, b.saves, b.costs, plan->order, plan->packed_from, static_cast<int32_t>(plan->groups)};
   if (o.groups <= kOrderDirect)
-    return launch_behind(gpu->capability, order_direct, o.groups / (kOrderThreads / 32) + 1, kOrderThreads, 0, stream, o);
+    return launch_behind(gpu->capability, order_direct, o.groups / (kOrderThreads / 32) + 1, kOrderThreads, 0, stream,
+                         o);
   int passes = 1;
   while (static_cast<uint64_t>(fh_group_rank(plan->capacity, 0, 0)) >> kDigitBits * passes) passes++;
-  return launch_behind(gpu->capability, order_sorted, 1, kMaxThreads, 0, stream, o, reinterpret_cast<int32_t *>(scratch + 2 * part),
-                       passes);
+  return launch_behind(gpu->capability, order_sorted, 1, kMaxThreads, 0, stream, o,
+                       reinterpret_cast<int32_t *>(scratch + 2 * part), passes);
 }

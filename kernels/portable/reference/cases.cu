@@ -1,11 +1,12 @@
-/* portable reference against double loops on the CPU. Every case of the contract comes by here, on a few of its rows. */
+/* portable reference against double loops on the CPU. Every case of the contract comes by here, on a few of its
+ * rows. */
 #include "cuda/test/test.h"
 
 namespace fhk_test {
 
 /* The reference kernel against double loops, on up to `rows` rows. */
 void check_reference(const Problem &p, const std::vector<float> &out, const std::vector<float> &lse,
-                            const std::vector<float> &top, int64_t rows) {
+                     const std::vector<float> &top, int64_t rows) {
   const Case &c = p.c;
   const auto kv = p.kv.get(), q = p.q.get();
   const auto indices = p.indices.get(), lengths = p.lengths.get();

@@ -1,9 +1,9 @@
 /*
  * portable reference: fp32, plain, any alignment, any device. What the other kernels are checked against.
  *
- * A CTA of 256 threads takes one query and eight heads. Keys go by in blocks of 32: each warp scores four of them (a lane
- * multiplies every 32nd column), P of the block is computed, and each thread adds its two of the 512 columns up for all
- * eight heads.
+ * A CTA of 256 threads takes one query and eight heads. Keys go by in blocks of 32: each warp scores four of them (a
+ * lane multiplies every 32nd column), P of the block is computed, and each thread adds its two of the 512 columns up
+ * for all eight heads.
  */
 #include <cuda_runtime.h>
 

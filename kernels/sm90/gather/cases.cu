@@ -3,8 +3,10 @@
 
 namespace fhk_test {
 
-static const Registration added({"sm90_gather",
-                                 {{"sm90_gather", "sm90 gather", FH_GATHER}, {"auto, gather", "sm90 gather", FH_GATHER, 64, 0, true}},
-                                 {}, {}});
+static const Registration
+    added({"sm90_gather",
+           {{"sm90_gather", "sm90 gather", FH_GATHER}, {"auto, gather", "sm90 gather", FH_GATHER, 64, 0, true}},
+           {},
+           {}});
 
 }  // namespace fhk_test

@@ -23,7 +23,8 @@ using namespace fhk;
 
 int fhk_sm90_gather_prepare(void) {
   using namespace sm90_gather;
-  for (cudaError_t (*one)() : {prepare<512, 8>, prepare<512, 16>, prepare<512, 32>, prepare<576, 8>, prepare<576, 16>, prepare<576, 32>}) {
+  for (cudaError_t (*one)() :
+       {prepare<512, 8>, prepare<512, 16>, prepare<512, 32>, prepare<576, 8>, prepare<576, 16>, prepare<576, 32>}) {
     const cudaError_t status = one();
     if (status != cudaSuccess) return status;
   }
@@ -34,6 +35,7 @@ uint64_t fhk_sm90_gather_workspace(const fhk_gpu *, const fh_call *) { return 0;
 
 int fhk_sm90_gather_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
   if (call->s_q == 0) return cudaSuccess;
-  const auto launch = call->d_qk == 576 ? sm90_gather::launch_for<576>(call->h_q) : sm90_gather::launch_for<512>(call->h_q);
+  const auto launch =
+      call->d_qk == 576 ? sm90_gather::launch_for<576>(call->h_q) : sm90_gather::launch_for<512>(call->h_q);
   return launch(call, gpu->multiprocessors, static_cast<cudaStream_t>(stream));
 }

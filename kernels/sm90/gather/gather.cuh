@@ -4,13 +4,15 @@
  *   S^T[64 tokens x heads] = K Q^T        A = K from shared memory, K-major;     B = Q, K-major
  *   O^T[512 x heads]      += V^T P^T      A = the same bytes read MN-major;      B = P, K-major
  *
- * so 8, 16 or 32 heads fill N and no row is a zero. 16 and 32 heads go by wgmma; 8 heads by mma.sync m16n8k16 with Q in registers,
- * each warp 16 tokens of S^T and 128 columns of O^T, which moves less through shared memory than wgmma's operands do.
+ * so 8, 16 or 32 heads fill N and no row is a zero. 16 and 32 heads go by wgmma; 8 heads by mma.sync m16n8k16 with Q in
+ * registers, each warp 16 tokens of S^T and 128 columns of O^T, which moves less through shared memory than wgmma's
+ * operands do.
  *
- * A CTA is one consumer warpgroup and one producer warpgroup around a ring of 8 KiB chunks (64 tokens x 64 columns); the tile of a
- * step is d / 64 chunks and every chunk is given back as soon as its part of PV is done. Up to 16 heads two CTAs share an SM: one's
- * softmax hides behind the other's tensor work. More than 32 heads are cut into blocks of 32 that walk the list anew. Few queries:
- * the CTAs of a cluster share a query's tiles and combine through distributed shared memory.
+ * A CTA is one consumer warpgroup and one producer warpgroup around a ring of 8 KiB chunks (64 tokens x 64 columns);
+ * the tile of a step is d / 64 chunks and every chunk is given back as soon as its part of PV is done. Up to 16 heads
+ * two CTAs share an SM: one's softmax hides behind the other's tensor work. More than 32 heads are cut into blocks of
+ * 32 that walk the list anew. Few queries: the CTAs of a cluster share a query's tiles and combine through distributed
+ * shared memory.
  *
  *   producer (4 warps)                      consumer (4 warps)
  *   wait empty[slot]  <-------------------  arrive after PV of the chunk (after QK for columns past d_v)
@@ -18,8 +20,8 @@
  *   arrive full[slot]  -------------------> QK of the chunk
  *   wait q_free, cp.async Q, arrive q_full  after the last QK of a query: arrive q_free
  *
- * Limits: shared memory moves a tile three times (written once, read twice): 1536 cycles; the L2 gather roof is 596 us for
- * 8192 x 640 random rows on an H200. Measured times are in results/, what was tried in README.md.
+ * Limits: shared memory moves a tile three times (written once, read twice): 1536 cycles; the L2 gather roof is 596 us
+ * for 8192 x 640 random rows on an H200. Measured times are in results/, what was tried in README.md.
  */
 #ifndef FEWHEAD_KERNELS_SM90_GATHER_CUH
 #define FEWHEAD_KERNELS_SM90_GATHER_CUH
@@ -30,26 +32,27 @@
 namespace fhk {
 namespace sm90_gather {
 
-constexpr int kTile = 64;         /* tokens of a step: the M of wgmma */
-constexpr int kDv = 512;          /* columns of V */
+constexpr int kTile = 64; /* tokens of a step: the M of wgmma */
+constexpr int kDv = 512;  /* columns of V */
 constexpr int kValueChunks = kDv / 64;
-constexpr int kThreads = 256;     /* warps 0..3 consume, 4..7 produce */
+constexpr int kThreads = 256;                          /* warps 0..3 consume, 4..7 produce */
 constexpr int kConsumerRegs = 184, kProducerRegs = 72; /* with two CTAs an SM: 128 * (184 + 72) = half of 65536 */
-constexpr int kMaxCluster = FHK_SM90_GATHER_CLUSTER; /* 8, the largest portable cluster */
+constexpr int kMaxCluster = FHK_SM90_GATHER_CLUSTER;   /* 8, the largest portable cluster */
 
 /* What d_qk and the head block decide. kHeads is 8, 16 or 32. */
 template <int kD, int kHeads>
 struct Shape {
   static constexpr int kChunks = kD / 64;
-  static constexpr int kCtas = kHeads <= 16 ? 2 : 1;                   /* CTAs that share an SM */
-  static constexpr bool kByWarp = kHeads == 8;                         /* mma.sync with Q in registers; else wgmma */
+  static constexpr int kCtas = kHeads <= 16 ? 2 : 1; /* CTAs that share an SM */
+  static constexpr bool kByWarp = kHeads == 8;       /* mma.sync with Q in registers; else wgmma */
   static constexpr int kSlots = kHeads == 8 ? 12 : kHeads == 16 ? 11 : 22;
   static constexpr int kQueryAfter = kSlots - kChunks < kChunks ? kSlots - kChunks : kChunks - 1;
   /* Shared memory, bytes from a 1024-byte boundary. */
-  static constexpr uint32_t kQuery = kSlots * kChunkBytes;             /* kChunks x [kHeads x 128 B], swizzled */
-  static constexpr uint32_t kP = kQuery + kChunks * kHeads * 128;       /* [kHeads x 64 tokens] bf16, swizzled */
-  static constexpr uint32_t kReduce = kP + kHeads * 128;         /* 2 x 4 warps x kHeads floats; kHeads x kMaxCluster at the end */
-  static constexpr uint32_t kFinal = kReduce + 2 * 4 * kHeads * 4;     /* (m, l) of kHeads heads, for the cluster */
+  static constexpr uint32_t kQuery = kSlots * kChunkBytes;         /* kChunks x [kHeads x 128 B], swizzled */
+  static constexpr uint32_t kP = kQuery + kChunks * kHeads * 128;  /* [kHeads x 64 tokens] bf16, swizzled */
+  static constexpr uint32_t kReduce = kP + kHeads * 128;           /* 2 x 4 warps x kHeads floats; kHeads x
+                                                                    kMaxCluster at the end */
+  static constexpr uint32_t kFinal = kReduce + 2 * 4 * kHeads * 4; /* (m, l) of kHeads heads, for the cluster */
   static constexpr uint32_t kBarriers = kFinal + kHeads * 8;
   static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 3) * 8 + 1024; /* the last barrier is racecheck's */
   static_assert(kSlots > kChunks, "a tile must leave room for the next one's first chunk");
@@ -65,8 +68,8 @@ struct Params {
 };
 
 /*
- * The items of a CTA, or of a cluster: a row and a block of heads each, dealt round robin. Rows and the lengths of their lists are
- * looked up ahead, each step an item later than the one before it, so that nobody waits for them.
+ * The items of a CTA, or of a cluster: a row and a block of heads each, dealt round robin. Rows and the lengths of
+ * their lists are looked up ahead, each step an item later than the one before it, so that nobody waits for them.
  */
 template <int kHeads>
 struct Walk {
@@ -98,7 +101,7 @@ struct Walk {
   FHK_DEV int head0() const { return kHeads < 32 ? 0 : i % p.head_blocks * kHeads; }
   FHK_DEV int next_head0() const { return kHeads < 32 ? 0 : (i + step()) % p.head_blocks * kHeads; }
 
- private:
+private:
   FHK_DEV int32_t step() const { return static_cast<int32_t>(gridDim.x / p.cluster); }
   FHK_DEV int32_t number(int32_t item) const { return kHeads < 32 ? item : item / p.head_blocks; }
   FHK_DEV int32_t look(int32_t item) const { return item < count ? p.rows.look(number(item)) : 0; }
@@ -107,8 +110,8 @@ struct Walk {
 };
 
 /*
- * Lists are read a tile ahead, as they stand: what an entry means is asked when its tile comes, so that nobody waits for the load.
- * Entries past the list's end read the last one.
+ * Lists are read a tile ahead, as they stand: what an entry means is asked when its tile comes, so that nobody waits
+ * for the load. Entries past the list's end read the last one.
  */
 FHK_DEV int raw_token(const fh_call &call, int32_t s, uint32_t pos) {
   if (s < 0 || call.topk == 0) return -1;
@@ -161,7 +164,8 @@ FHK_DEV uint32_t tile_count(uint32_t length, uint32_t rank, uint32_t cluster) {
   return tiles > rank ? (tiles - rank + cluster - 1) / cluster : 0;
 }
 
-/* ---- Producer: thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}; eight threads cover 128 contiguous bytes ---- */
+/* Producer: thread t copies 16-byte unit t % 8 of rows t / 8 + {0, 16, 32, 48}; eight threads cover 128 contiguous
+ * bytes */
 template <int kD, int kHeads>
 FHK_DEV void produce(const Params &p, uint32_t smem, int t, int32_t first, int32_t items, uint32_t rank) {
   using X = Shape<kD, kHeads>;
@@ -232,8 +236,9 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int32_t first, int32
 /* ---- Consumer ---- */
 
 /*
- * A consumer thread. Its two rows of a tile are tokens 16 warp + quad and the eighth after it, as the accumulators of mma and wgmma have
- * them; its kPairs heads are 8 j + pair + e, number 2 j + e. A product with the suffix `_by_warp` is mma.sync's, `_by_group` is wgmma's.
+ * A consumer thread. Its two rows of a tile are tokens 16 warp + quad and the eighth after it, as the accumulators of
+ * mma and wgmma have them; its kPairs heads are 8 j + pair + e, number 2 j + e. A product with the suffix `_by_warp` is
+ * mma.sync's, `_by_group` is wgmma's.
  */
 template <int kD, int kHeads>
 struct Consumer {
@@ -242,7 +247,8 @@ struct Consumer {
   static constexpr int kPairs = 2 * kBlocks;
   /* O^T: of head 8 j + pair + e, o[c][4 j + e] is column column(c) and o[c][4 j + 2 + e] the eighth after it. */
   using Output = float[kValueChunks][4 * kBlocks];
-  /* S^T: st[4 j + e] is the score of the first token with head 8 j + pair + e, st[4 j + 2 + e] that of the second token. */
+  /* S^T: st[4 j + e] is the score of the first token with head 8 j + pair + e, st[4 j + 2 + e] that of the second
+   * token. */
   using Scores = float[4 * kBlocks];
   using QueryFragments = uint32_t[X::kByWarp ? kD / 16 : 1][2]; /* Q in registers: B fragments of the d / 16 steps */
 
@@ -282,7 +288,8 @@ struct Consumer {
 #endif
   }
 
-  /* Combine x over all tokens of the tile: the lanes that share heads, then the four warps. Leaves the total in every thread. */
+  /* Combine x over all tokens of the tile: the lanes that share heads, then the four warps. Leaves the total in
+   * every thread. */
   template <typename Op>
   FHK_DEV void across(float (&x)[kPairs], float *reduce, Op op) {
 #pragma unroll
@@ -365,10 +372,10 @@ struct Consumer {
     if (last) warp_arrive(bar.q_free(), lane);
   }
 
-  /* ---- Softmax over the tile's tokens: m and l brought up to date, P to shared memory. valid: is the first token, the second, a key?
-   * O shrinks by rescale; returns whether that differs from 1 for a head of this thread. */
-  FHK_DEV bool softmax(Scores &st, bool valid0, bool valid1, float (&m)[kPairs], float (&l)[kPairs], float (&rescale)[kPairs],
-                       float *reduce) {
+  /* Softmax over the tile's tokens: m and l brought up to date, P to shared memory. valid: is the first token, the
+   * second, a key? O shrinks by rescale; returns whether that differs from 1 for a head of this thread. */
+  FHK_DEV bool softmax(Scores &st, bool valid0, bool valid1, float (&m)[kPairs], float (&l)[kPairs],
+                       float (&rescale)[kPairs], float *reduce) {
     float x[kPairs];
 #pragma unroll
     for (int j = 0; j < kBlocks; j++) {
@@ -390,8 +397,10 @@ struct Consumer {
     }
 #pragma unroll
     for (int j = 0; j < kBlocks; j++) {
-      const float p00 = ptx::exp2(fmaf(st[4 * j], scale, -m[2 * j])), p01 = ptx::exp2(fmaf(st[4 * j + 1], scale, -m[2 * j + 1]));
-      const float p10 = ptx::exp2(fmaf(st[4 * j + 2], scale, -m[2 * j])), p11 = ptx::exp2(fmaf(st[4 * j + 3], scale, -m[2 * j + 1]));
+      const float p00 = ptx::exp2(fmaf(st[4 * j], scale, -m[2 * j])),
+                  p01 = ptx::exp2(fmaf(st[4 * j + 1], scale, -m[2 * j + 1]));
+      const float p10 = ptx::exp2(fmaf(st[4 * j + 2], scale, -m[2 * j])),
+                  p11 = ptx::exp2(fmaf(st[4 * j + 3], scale, -m[2 * j + 1]));
       l[2 * j] = l[2 * j] * rescale[2 * j] + p00 + p10;
       l[2 * j + 1] = l[2 * j + 1] * rescale[2 * j + 1] + p01 + p11;
       ptx::stmatrix2_trans(p_row + j * 1024, ptx::pack_bf16(p00, p01), ptx::pack_bf16(p10, p11));
@@ -463,8 +472,8 @@ struct Consumer {
 
   /* ---- Finish: out = O / (l + 2^(sink - m)); l is the whole sum by now, heads 0 where the row is lacking */
 
-  FHK_DEV void store(const Output &o, const float (&m)[kPairs], const float (&l)[kPairs], int32_t s, int head0, int heads,
-                     uint16_t *out) const {
+  FHK_DEV void store(const Output &o, const float (&m)[kPairs], const float (&l)[kPairs], int32_t s, int head0,
+                     int heads, uint16_t *out) const {
     const fh_call &call = params.call;
     float factor[kPairs];
 #pragma unroll
@@ -480,7 +489,8 @@ struct Consumer {
       uint16_t *row = out + head * call.out_stride_h + pair - quad;
 #pragma unroll
       for (int c = 0; c < kValueChunks; c++) {
-        const uint32_t lo = ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
+        const uint32_t lo =
+            ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
         const uint32_t hi =
             ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j + 2] * factor[2 * j], o[c][4 * j + 3] * factor[2 * j + 1]));
         if (head < heads) {
@@ -491,10 +501,10 @@ struct Consumer {
     }
   }
 
-  /* The CTAs of a cluster have parts of the row: each leaves O and (m, l) in shared memory; after the cluster meets, each finishes its
-   * share of the columns. */
-  FHK_DEV void store_by_cluster(const Output &o, const float (&m)[kPairs], const float (&l)[kPairs], int32_t s, int head0, int heads,
-                                uint16_t *out, uint8_t *generic) {
+  /* The CTAs of a cluster have parts of the row: each leaves O and (m, l) in shared memory; after the cluster meets,
+   * each finishes its share of the columns. */
+  FHK_DEV void store_by_cluster(const Output &o, const float (&m)[kPairs], const float (&l)[kPairs], int32_t s,
+                                int head0, int heads, uint16_t *out, uint8_t *generic) {
     const fh_call &call = params.call;
     float *reduce = reinterpret_cast<float *>(generic + X::kReduce);
     float2 *final_state = reinterpret_cast<float2 *>(generic + X::kFinal);
@@ -544,7 +554,8 @@ struct Consumer {
 };
 
 template <int kD, int kHeads>
-FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int32_t first, int32_t items, uint32_t rank) {
+FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, int32_t first, int32_t items,
+                     uint32_t rank) {
   using C = Consumer<kD, kHeads>;
   using X = Shape<kD, kHeads>;
   const fh_call &call = p.call;
@@ -577,7 +588,8 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       }
     }
     for (uint32_t n = 0; n < tiles; n++) {
-      const bool valid0 = is_key(call, raw0, c.position(n), length), valid1 = is_key(call, raw1, c.position(n) + 8, length);
+      const bool valid0 = is_key(call, raw0, c.position(n), length),
+                 valid1 = is_key(call, raw1, c.position(n) + 8, length);
       if (n == 0) {
         ptx::mbar_wait(c.bar.q_full(), q_phase);
         q_phase ^= 1;
@@ -628,7 +640,8 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kHeads>::kCtas) kernel(con
   uint8_t *generic = raw + (smem - ptx::smem_addr(raw));
   const uint32_t rank = p.cluster == 1 ? 0 : blockIdx.x % p.cluster;
   const int32_t first = blockIdx.x / p.cluster, items = p.rows.count() * p.head_blocks;
-  /* Whoever waits for this grid counts on the one in front of it too, even where this one need not wait for that one. */
+  /* Whoever waits for this grid counts on the one in front of it too, even where this one need not wait for that
+   * one. */
   auto end = [] {
     if (blockIdx.x == 0) ptx::wait_for_grid_before();
   };
@@ -650,9 +663,10 @@ __global__ void __launch_bounds__(kThreads, Shape<kD, kHeads>::kCtas) kernel(con
   end();
 }
 
-/* How many CTAs share an item so that few items still fill the device. Clusters are placed whole, and filling every slot with them
- * takes a second wave: half of what would fit where two CTAs share a multiprocessor (64 queries, 8 heads: 15.0 us in pairs, 23.3 us in
- * fours), three quarters where each has one to itself (16 queries, 32 heads: 33 us in eights that need them all). */
+/* How many CTAs share an item so that few items still fill the device. Clusters are placed whole, and filling every
+ * slot with them takes a second wave: half of what would fit where two CTAs share a multiprocessor (64 queries, 8
+ * heads: 15.0 us in pairs, 23.3 us in fours), three quarters where each has one to itself (16 queries, 32 heads: 33
+ * us in eights that need them all). */
 inline uint32_t cluster_size(int64_t items, int64_t tiles, int64_t multiprocessors, int ctas) {
   const int64_t most = ctas == 2 ? multiprocessors : multiprocessors * 3 / 4;
   uint32_t size = 1;
@@ -662,7 +676,8 @@ inline uint32_t cluster_size(int64_t items, int64_t tiles, int64_t multiprocesso
 
 template <int kD, int kHeads>
 cudaError_t prepare() {
-  return cudaFuncSetAttribute(kernel<kD, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape<kD, kHeads>::kBytes);
+  return cudaFuncSetAttribute(kernel<kD, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              Shape<kD, kHeads>::kBytes);
 }
 
 template <int kD, int kHeads>
@@ -675,10 +690,11 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   p.call = *call;
   p.rows = rows_of(*call);
   p.head_blocks = static_cast<int32_t>(head_blocks);
-  /* A split adds up in another order, so a row that must not depend on how many rows there are is never split; nor is one where
-   * the host does not know how many there are. */
-  p.cluster = call->row_invariant || some ? 1
-                                         : cluster_size(items, (call->topk + kTile - 1) / kTile, multiprocessors, X::kCtas);
+  /* A split adds up in another order, so a row that must not depend on how many rows there are is never split; nor
+   * is one where the host does not know how many there are. */
+  p.cluster = call->row_invariant || some
+                  ? 1
+                  : cluster_size(items, (call->topk + kTile - 1) / kTile, multiprocessors, X::kCtas);
   const int64_t slots = static_cast<int64_t>(multiprocessors) * X::kCtas;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.cluster > 1 ? items * p.cluster : items < slots ? items : slots));
@@ -699,11 +715,11 @@ cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t st
   return cudaLaunchKernelEx(&config, kernel<kD, kHeads>, p);
 }
 
-#define FHK_SM90_GATHER_DECLARE(D, HEADS)                 \
-  extern template cudaError_t prepare<D, HEADS>();        \
+#define FHK_SM90_GATHER_DECLARE(D, HEADS)          \
+  extern template cudaError_t prepare<D, HEADS>(); \
   extern template cudaError_t launch<D, HEADS>(const fh_call *, int32_t, cudaStream_t);
-#define FHK_SM90_GATHER_DEFINE(D, HEADS)                  \
-  template cudaError_t prepare<D, HEADS>();               \
+#define FHK_SM90_GATHER_DEFINE(D, HEADS)    \
+  template cudaError_t prepare<D, HEADS>(); \
   template cudaError_t launch<D, HEADS>(const fh_call *, int32_t, cudaStream_t);
 
 }  // namespace sm90_gather

@@ -1,7 +1,7 @@
 /*
- * sm90 packed: all cases of the contract, as the device would run it and as one with few multiprocessors would (unions whole where they
- * would be split, many tiles a CTA); plans that hold garbage, on it and on the kernels that take the other groups of an FH_AUTO call;
- * times where neighbours share.
+ * sm90 packed: all cases of the contract, as the device would run it and as one with few multiprocessors would (unions
+ * whole where they would be split, many tiles a CTA); plans that hold garbage, on it and on the kernels that take the
+ * other groups of an FH_AUTO call; times where neighbours share.
  */
 #include "cuda/test/test.h"
 
@@ -21,7 +21,8 @@ const Garbage kGarbage[] = {
     {"smallest numbers", [](uint32_t, std::mt19937 &) { return 0x80000000u; }},
     {"any numbers", [](uint32_t, std::mt19937 &random) { return static_cast<uint32_t>(random()); }},
     {"small numbers", [](uint32_t, std::mt19937 &random) { return static_cast<uint32_t>(random() % 100) - 20; }},
-    {"some words replaced", [](uint32_t was, std::mt19937 &random) { return random() % 4 ? was : static_cast<uint32_t>(random()); }},
+    {"some words replaced",
+     [](uint32_t was, std::mt19937 &random) { return random() % 4 ? was : static_cast<uint32_t>(random()); }},
 };
 
 /* Requests part the rows so that groups have first rows of their own, which kernels then read from the plan. */
@@ -36,7 +37,8 @@ constexpr int64_t kGuard = 4096; /* elements around each array */
 void check_garbage_on(const Family &f, const GarbageCase &g, const Garbage &kind) {
   Problem p(g.c, kGuard);
   std::vector<int32_t> ends(g.requests + 1);
-  for (int64_t r = 0; r <= g.requests; r++) ends[r] = static_cast<int32_t>(g.c.s_q * r / std::max<int64_t>(g.requests, 1));
+  for (int64_t r = 0; r <= g.requests; r++)
+    ends[r] = static_cast<int32_t>(g.c.s_q * r / std::max<int64_t>(g.requests, 1));
   Device<int32_t> offsets(static_cast<int64_t>(ends.size()));
   offsets.from(ends);
   fh_call call = p.call;
@@ -67,7 +69,8 @@ void check_garbage_on(const Family &f, const GarbageCase &g, const Garbage &kind
     const bool mine = k >= g.c.out_offset + row && s >= 1 && s <= g.c.s_q && h < g.c.h_q;
     if (!mine && out[k] != 0xffff) bad = "wrote outside its heads";
   }
-  printf("garbage: %-22s %-18s %-20s %s\n", g.c.name, f.name, kind.name, bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
+  printf("garbage: %-22s %-18s %-20s %s\n", g.c.name, f.name, kind.name,
+         bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
   fflush(stdout);
   bad.empty() ? passes++ : failures++;
 }
@@ -98,9 +101,17 @@ void check_garbage(bool small) {
 
 }  // namespace
 
-/* Plan and packed where neighbours share: us of each alone, of both as one call, and of padded. Times are medians of 30. */
+/* Plan and packed where neighbours share: us of each alone, of both as one call, and of padded. Times are medians of
+ * 30. */
 void time_sharing(bool quick, bool alone) {
-  struct Row { const char *name; Pattern pattern; int64_t s_q, s_kv, compressed, base; int h_q, d; int64_t topk; double kept; };
+  struct Row {
+    const char *name;
+    Pattern pattern;
+    int64_t s_q, s_kv, compressed, base;
+    int h_q, d;
+    int64_t topk;
+    double kept;
+  };
   std::vector<Row> rows;
   for (int64_t s_q : {8192, 1024}) {
     rows.push_back({"csa 8k", kCsa, s_q, 10240, 0, 0, 8, 512, 640, 0});
@@ -109,7 +120,8 @@ void time_sharing(bool quick, bool alone) {
     rows.push_back({"uniform 32768", kUniform, s_q, 32768, 0, 0, 8, 512, 640, 0});
   }
   rows.push_back({"uniform 8192", kUniform, 8192, 8192, 0, 0, 8, 512, 640, 0});
-  for (int64_t s_q : {64, 128, 256, 512, 2048, 4096}) rows.push_back({"local 0.9 8k", kLocal, s_q, 10240, 0, 0, 8, 512, 640, 0.9});
+  for (int64_t s_q : {64, 128, 256, 512, 2048, 4096})
+    rows.push_back({"local 0.9 8k", kLocal, s_q, 10240, 0, 0, 8, 512, 640, 0.9});
   if (!quick) {
     rows.push_back({"local 0.8 8k", kLocal, 8192, 10240, 0, 0, 8, 512, 640, 0.8});
     for (int h_q : {4, 16, 32}) rows.push_back({"csa 8k", kCsa, 8192, 10240, 0, 0, h_q, 512, 640, 0});
@@ -121,12 +133,14 @@ void time_sharing(bool quick, bool alone) {
   auto us_of = [](const Family &f, const Ready &ready, const char *what) {
     return median_us([&] { return f.run(ready.call, nullptr); }, what, f.name);
   };
-  if (!alone) printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d", "topk",
-         "union", "keys/en", "plan", "packed", "both", "padded", "TF", "x");
+  if (!alone)
+    printf("%-18s %5s %6s %3s %4s %5s | %7s %7s | %7s %8s %8s %8s | %6s %7s\n", "pattern", "s_q", "s_kv", "h_q", "d",
+           "topk", "union", "keys/en", "plan", "packed", "both", "padded", "TF", "x");
   for (const Row &row : rows) {
     Case c;
     c.s_q = row.s_q, c.s_kv = row.s_kv, c.compressed = row.compressed, c.base = row.base, c.h_q = row.h_q, c.d = row.d;
-    c.topk = row.topk, c.pattern = row.pattern, c.kept = row.kept, c.buffer_heads = 64, c.lengths = row.pattern != kUniform;
+    c.topk = row.topk, c.pattern = row.pattern, c.kept = row.kept, c.buffer_heads = 64,
+    c.lengths = row.pattern != kUniform;
     c.holes = c.repeats = false;
     Problem p(c);
     const Ready ready(packed_alone, p.call);
@@ -150,9 +164,10 @@ void time_sharing(bool quick, bool alone) {
       continue;
     }
     fh_plan built;
-    const double plan_us =
-        median_us([&] { return packed_alone.build_plan(ready.call, ready.call.workspace, &built, nullptr); }, row.name, "plan");
-    const double both = us_of(packed_alone, ready, row.name), padded = us_of(padded_alone, Ready(padded_alone, p.call), row.name);
+    const double plan_us = median_us(
+        [&] { return packed_alone.build_plan(ready.call, ready.call.workspace, &built, nullptr); }, row.name, "plan");
+    const double both = us_of(packed_alone, ready, row.name),
+                 padded = us_of(padded_alone, Ready(padded_alone, p.call), row.name);
     printf("%-18s %5lld %6lld %3d %4d %5lld | %7.0f %7.2f | %7.1f %8.1f %8.1f %8.1f | %6.0f %7.2f\n", row.name,
            static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv), c.h_q, c.d, static_cast<long long>(c.topk),
            all / plan.groups, chosen / all, plan_us, packed, both, padded, 2. * 64 * (c.d + 512) * all / packed * 1e-6,
@@ -161,8 +176,10 @@ void time_sharing(bool quick, bool alone) {
   }
 }
 
-static const Registration added({"sm90_packed",
-                                 {{"sm90_packed", "sm90 packed", FH_PACKED, 64}, {"sm90_packed, few", "sm90 packed", FH_PACKED, 64, 7}},
-                                 {}, check_garbage});
+static const Registration
+    added({"sm90_packed",
+           {{"sm90_packed", "sm90 packed", FH_PACKED, 64}, {"sm90_packed, few", "sm90 packed", FH_PACKED, 64, 7}},
+           {},
+           check_garbage});
 
 }  // namespace fhk_test

@@ -1,4 +1,5 @@
-/* Which instantiation a call gets: by d_qk. The registry knows whether rows of q and kv start on the 16 bytes that cp.async wants. */
+/* Which instantiation a call gets: by d_qk. The registry knows whether rows of q and kv start on the 16 bytes that
+ * cp.async wants. */
 #include "cuda/cuda.h"
 #include "sm90/packed/packed.cuh"
 
@@ -47,9 +48,13 @@ uint64_t fhk_sm90_packed_workspace(const fhk_gpu *gpu, const fh_call *call) {
   const int64_t groups = fh_groups_most(call->s_q, call->requests, call->group);
   return groups * splits * (kPartialBytes + kSumsBytes);
 }
-uint64_t fhk_sm90_packed_unaligned_workspace(const fhk_gpu *gpu, const fh_call *call) { return fhk_sm90_packed_workspace(gpu, call); }
+uint64_t fhk_sm90_packed_unaligned_workspace(const fhk_gpu *gpu, const fh_call *call) {
+  return fhk_sm90_packed_workspace(gpu, call);
+}
 
 int fhk_sm90_packed_prepare(void) { return prepare_both<true>(); }
 int fhk_sm90_packed_unaligned_prepare(void) { return prepare_both<false>(); }
 int fhk_sm90_packed_run(const fhk_gpu *gpu, const fh_call *call, void *stream) { return run<true>(gpu, call, stream); }
-int fhk_sm90_packed_unaligned_run(const fhk_gpu *gpu, const fh_call *call, void *stream) { return run<false>(gpu, call, stream); }
+int fhk_sm90_packed_unaligned_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
+  return run<false>(gpu, call, stream);
+}

@@ -1,13 +1,13 @@
 /*
- * sm90 packed: the 64 rows of a tile are `group` neighbouring queries x their h_q heads, over the union of the queries' lists,
- * which a plan holds with a bit per query for each entry. Row = query * h_q + head, so the 16 rows of a warp belong to few
- * queries. The machinery is sm90/tile.cuh; here is the row mapping.
+ * sm90 packed: the 64 rows of a tile are `group` neighbouring queries x their h_q heads, over the union of the queries'
+ * lists, which a plan holds with a bit per query for each entry. Row = query * h_q + head, so the 16 rows of a warp
+ * belong to few queries. The machinery is sm90/tile.cuh; here is the row mapping.
  *
- * With fewer groups than half the multiprocessors a union is split: each of `splits` tiles takes its share of the blocks and
- * leaves O, maximum and sum in the workspace, and a second kernel combines them.
+ * With fewer groups than half the multiprocessors a union is split: each of `splits` tiles takes its share of the
+ * blocks and leaves O, maximum and sum in the workspace, and a second kernel combines them.
  *
- * What the plan's memory holds is data: whatever it is, group numbers, rows and entries are clamped as they are read, and no address is
- * bad.
+ * What the plan's memory holds is data: whatever it is, group numbers, rows and entries are clamped as they are read,
+ * and no address is bad.
  */
 #ifndef FEWHEAD_KERNELS_SM90_PACKED_CUH
 #define FEWHEAD_KERNELS_SM90_PACKED_CUH
@@ -27,9 +27,11 @@ using sm90_tile::Tile;
 constexpr int kMostSplits = 16;
 constexpr int64_t kPartialBytes = kRows * sm90_tile::kDv * 4, kSumsBytes = kRows * 8; /* of a tile */
 
-/* Parts of each union: as many as multiprocessors are left for, but never more than a list of its own could fill with blocks. */
+/* Parts of each union: as many as multiprocessors are left for, but never more than a list of its own could fill
+ * with blocks. */
 inline int32_t splits_of(const fh_call *call, int32_t multiprocessors) {
-  const int64_t groups = fh_groups_most(call->s_q, call->requests, call->group), blocks = (call->topk + kBlock - 1) / kBlock;
+  const int64_t groups = fh_groups_most(call->s_q, call->requests, call->group),
+                blocks = (call->topk + kBlock - 1) / kBlock;
   const int64_t room = groups ? multiprocessors / groups : 1, most = room < kMostSplits ? room : kMostSplits;
   const int64_t splits = most < blocks ? most : blocks;
   return splits < 1 ? 1 : static_cast<int32_t>(splits);
@@ -38,22 +40,24 @@ inline int32_t splits_of(const fh_call *call, int32_t multiprocessors) {
 template <bool kSplit>
 struct Packed {
   fh_call call;
-  fh_plan plan;       /* packed_from NULL: all groups are packed */
-  int32_t tiles;      /* groups * splits */
+  fh_plan plan;  /* packed_from NULL: all groups are packed */
+  int32_t tiles; /* groups * splits */
   int32_t splits;
-  float4 *partials;   /* [tiles][2 * 32 * 128] */
+  float4 *partials;     /* [tiles][2 * 32 * 128] */
   float2 *partial_sums; /* [tiles][64] */
-  uint32_t kv_rows;   /* s_kv */
-  uint32_t over_h;    /* ceil(2^16 / h_q): a row below 64 times this, shifted right by 16, is its query */
+  uint32_t kv_rows;     /* s_kv */
+  uint32_t over_h;      /* ceil(2^16 / h_q): a row below 64 times this, shifted right by 16, is its query */
   float scale;
   bool aligned_out;
 
   FHK_DEV int32_t left_out() const {
-    return plan.packed_from ? min(static_cast<uint32_t>(__ldg(plan.packed_from)), static_cast<uint32_t>(plan.groups)) : 0;
+    return plan.packed_from ? min(static_cast<uint32_t>(__ldg(plan.packed_from)), static_cast<uint32_t>(plan.groups))
+                            : 0;
   }
   FHK_DEV int32_t count() const { return tiles - left_out() * splits; }
-  /* What follows may begin: it reads no more than what lies before this grid, or waits. Not so combine, where no other kernel is to
-   * run beside this one: its CTAs would crowd on the few multiprocessors that are free, and work there. */
+  /* What follows may begin: it reads no more than what lies before this grid, or waits. Not so combine, where no
+   * other kernel is to run beside this one: its CTAs would crowd on the few multiprocessors that are free, and work
+   * there. */
   FHK_DEV void enter() const {
     ptx::wait_for_grid_before();
     if (!kSplit || plan.packed_from) ptx::let_grid_behind_start();
@@ -62,8 +66,8 @@ struct Packed {
 
   FHK_DEV int query_of(int r) const { return static_cast<int>(static_cast<uint32_t>(r) * over_h >> 16); }
 
-  /* i counts in plan order, the longest union first. Every other round is dealt backwards, so that no CTA gets the longest of
-   * each. */
+  /* i counts in plan order, the longest union first. Every other round is dealt backwards, so that no CTA gets the
+   * longest of each. */
   FHK_DEV int32_t next(int32_t i) const {
     const int32_t ctas = static_cast<int32_t>(gridDim.x);
     return 2 * (i / ctas + 1) * ctas - 1 - i;
@@ -74,16 +78,23 @@ struct Packed {
     return static_cast<int32_t>((entries + static_cast<int64_t>(kBlock) - 1) / kBlock * part / splits);
   }
   FHK_DEV Tile tile(int32_t i, int32_t looked) const {
-    const uint32_t group = min(static_cast<uint32_t>(looked), static_cast<uint32_t>(plan.groups) - 1); /* a negative number is large */
-    const int32_t entries = min(static_cast<uint32_t>(__ldg(plan.entries + group)), static_cast<uint32_t>(plan.capacity));
+    const uint32_t group =
+        min(static_cast<uint32_t>(looked), static_cast<uint32_t>(plan.groups) - 1); /* a negative number is large */
+    const int32_t entries =
+        min(static_cast<uint32_t>(__ldg(plan.entries + group)), static_cast<uint32_t>(plan.capacity));
     const uint64_t all = static_cast<uint64_t>(call.s_q);
     const uint64_t first = min(static_cast<uint64_t>(__ldg(plan.first + group)), all);
     const uint64_t behind = min(static_cast<uint64_t>(__ldg(plan.first + group + 1)), all);
-    const int32_t queries = behind > first ? static_cast<int32_t>(min(behind - first, static_cast<uint64_t>(plan.group))) : 0;
+    const int32_t queries =
+        behind > first ? static_cast<int32_t>(min(behind - first, static_cast<uint64_t>(plan.group))) : 0;
     const int32_t from = kSplit ? first_block(i % splits, entries) * kBlock : 0;
     const int32_t end = kSplit ? min(first_block(i % splits + 1, entries) * kBlock, entries) : entries;
-    return {static_cast<int64_t>(first), plan.token + group * plan.capacity + from, queries * call.h_q,
-            static_cast<uint32_t>(end - from), i, 0};
+    return {static_cast<int64_t>(first),
+            plan.token + group * plan.capacity + from,
+            queries * call.h_q,
+            static_cast<uint32_t>(end - from),
+            i,
+            0};
   }
   /* Which of the queries 0..31 (half 0) or 32..63 chose the entry. */
   FHK_DEV uint32_t member(const Tile &tile, uint32_t pos, int half) const {
@@ -97,7 +108,8 @@ struct Packed {
   }
   FHK_DEV uint16_t *out_row(const Tile &tile, int r) const {
     const int q = query_of(r);
-    return static_cast<uint16_t *>(call.out) + query(tile, q) * call.out_stride_s + (r - q * call.h_q) * call.out_stride_h;
+    return static_cast<uint16_t *>(call.out) + query(tile, q) * call.out_stride_s +
+           (r - q * call.h_q) * call.out_stride_h;
   }
   FHK_DEV float sink(const Tile &, int r) const { return sink_log2(call, r - query_of(r) * call.h_q); }
   FHK_DEV void statistics(const Tile &tile, int r, float m, float l) const {
@@ -106,14 +118,16 @@ struct Packed {
   }
 
   static constexpr bool kPartial = kSplit;
-  FHK_DEV float4 *partial(const Tile &tile, int part = 0) const { return partials + (tile.part + part) * (kPartialBytes / 16); }
+  FHK_DEV float4 *partial(const Tile &tile, int part = 0) const {
+    return partials + (tile.part + part) * (kPartialBytes / 16);
+  }
   FHK_DEV float2 *sums(const Tile &tile, int part = 0) const { return partial_sums + (tile.part + part) * kRows; }
 
   static constexpr bool kShared = true;
 };
 
-/* out = sum over parts of 2^(m_part - m) O_part / (l + sink). A CTA takes 64 columns of a group, a thread those that a PV
- * thread would hold. */
+/* out = sum over parts of 2^(m_part - m) O_part / (l + sink). A CTA takes 64 columns of a group, a thread those that
+ * a PV thread would hold. */
 constexpr int kCombineParts = 8, kCombineVectors = 2 * 32 / kCombineParts;
 template <int kD> /* the same for all: a template may stand in several files */
 __global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<true> policy) {

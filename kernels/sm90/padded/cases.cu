@@ -3,8 +3,10 @@
 
 namespace fhk_test {
 
-static const Registration added({"sm90_padded",
-                                 {{"sm90_padded", "sm90 padded", FH_PADDED}, {"auto, padded", "sm90 padded", FH_PADDED, 64, 0, true}},
-                                 {}, {}});
+static const Registration
+    added({"sm90_padded",
+           {{"sm90_padded", "sm90 padded", FH_PADDED}, {"auto, padded", "sm90 padded", FH_PADDED, 64, 0, true}},
+           {},
+           {}});
 
 }  // namespace fhk_test

@@ -1,4 +1,5 @@
-/* Which instantiation a call gets: by d_qk. The registry knows whether rows of q and kv start on the 16 bytes that cp.async wants. */
+/* Which instantiation a call gets: by d_qk. The registry knows whether rows of q and kv start on the 16 bytes that
+ * cp.async wants. */
 #include "cuda/cuda.h"
 #include "sm90/padded/padded.cuh"
 
@@ -38,4 +39,6 @@ int fhk_sm90_padded_unaligned_prepare(void) { return prepare_both<false>(); }
 uint64_t fhk_sm90_padded_workspace(const fhk_gpu *, const fh_call *) { return 0; }
 uint64_t fhk_sm90_padded_unaligned_workspace(const fhk_gpu *, const fh_call *) { return 0; }
 int fhk_sm90_padded_run(const fhk_gpu *gpu, const fh_call *call, void *stream) { return run<true>(gpu, call, stream); }
-int fhk_sm90_padded_unaligned_run(const fhk_gpu *gpu, const fh_call *call, void *stream) { return run<false>(gpu, call, stream); }
+int fhk_sm90_padded_unaligned_run(const fhk_gpu *gpu, const fh_call *call, void *stream) {
+  return run<false>(gpu, call, stream);
+}

@@ -1,7 +1,7 @@
 /*
- * sm90 padded: what engines do where the kernel takes 64 or 128 heads. A tile is one query: its real heads, then zero heads up to
- * 64, really multiplied; two tiles a query for 128. Only real heads are read from q and written to out. The machinery is
- * sm90/tile.cuh.
+ * sm90 padded: what engines do where the kernel takes 64 or 128 heads. A tile is one query: its real heads, then zero
+ * heads up to 64, really multiplied; two tiles a query for 128. Only real heads are read from q and written to out. The
+ * machinery is sm90/tile.cuh.
  */
 #ifndef FEWHEAD_KERNELS_SM90_PADDED_CUH
 #define FEWHEAD_KERNELS_SM90_PADDED_CUH
@@ -26,7 +26,8 @@ struct Padded {
   bool aligned_out;
 
   FHK_DEV int32_t count() const { return rows.count() * head_tiles; }
-  /* Some of a call's rows are computed beside the grid in front, which has the others: whoever waits for this one counts on that. */
+  /* Some of a call's rows are computed beside the grid in front, which has the others: whoever waits for this one
+   * counts on that. */
   FHK_DEV void enter() const {}
   FHK_DEV void leave() const {
     if (blockIdx.x == 0) ptx::wait_for_grid_before();
@@ -38,7 +39,9 @@ struct Padded {
   FHK_DEV Tile tile(int32_t i, int32_t looked) const {
     const int32_t s = rows.row(i >> (head_tiles - 1), looked), head0 = i & (head_tiles - 1) ? kRows : 0;
     if (s < 0) return {0, call.indices, 0, 0, head0, 0};
-    return {s, call.indices + s * call.indices_stride, min(max(call.h_q - head0, 0), kRows), list_length(call, s), head0, 0};
+    return {
+        s, call.indices + s * call.indices_stride, min(max(call.h_q - head0, 0), kRows), list_length(call, s), head0,
+        0};
   }
   /* All rows of a tile have the same keys. */
   static constexpr bool kShared = false, kPartial = false;

@@ -15,8 +15,8 @@ static void open_fake(fake *f, int32_t capability, int32_t portable_only) {
   *f = (fake){.cuda = {.gpu = {.multiprocessors = 132, .capability = capability, .portable_only = portable_only}}};
   f->device.back_end = &fh_cuda_back_end;
   f->device.state = &f->cuda;
-  f->device.info = (fh_device_info){.struct_size = sizeof f->device.info, .kind = FH_DEVICE_CUDA, .multiprocessors = 132,
-                                     .capability = capability};
+  f->device.info = (fh_device_info){
+      .struct_size = sizeof f->device.info, .kind = FH_DEVICE_CUDA, .multiprocessors = 132, .capability = capability};
 }
 
 static fh_call call_of(int32_t path, int64_t s_q, int32_t h_q) {
@@ -46,12 +46,14 @@ static void paths(void) {
   }
   const fh_call call = call_of(FH_PACKED, 100, 8);
   uint64_t bytes = 0;
-  REFUSED(fh_workspace_bytes(&ada.device, &call, &bytes), FH_ERR_UNSUPPORTED,
-          "path packed on CUDA: required: compute capability 8.9, h_q 8; supported by sm90 packed: compute capability 9.0, "
-          "h_q 1 .. 64; missing: compute capability 9.0; use gather or padded");
-  REFUSED(fh_workspace_bytes(&forced.device, &call, &bytes), FH_ERR_UNSUPPORTED,
-          "path packed on CUDA: required: compute capability 9.0, h_q 8; supported by sm90 packed: compute capability 9.0, "
-          "h_q 1 .. 64; missing: the kernels that FEWHEAD_FORCE_PORTABLE=1 leaves out; use gather or padded");
+  REFUSED(
+      fh_workspace_bytes(&ada.device, &call, &bytes), FH_ERR_UNSUPPORTED,
+      "path packed on CUDA: required: compute capability 8.9, h_q 8; supported by sm90 packed: compute capability 9.0, "
+      "h_q 1 .. 64; missing: compute capability 9.0; use gather or padded");
+  REFUSED(
+      fh_workspace_bytes(&forced.device, &call, &bytes), FH_ERR_UNSUPPORTED,
+      "path packed on CUDA: required: compute capability 9.0, h_q 8; supported by sm90 packed: compute capability 9.0, "
+      "h_q 1 .. 64; missing: the kernels that FEWHEAD_FORCE_PORTABLE=1 leaves out; use gather or padded");
   CHECK_INT(fh_plan_bytes(&ada.device, &call, &bytes), FH_OK); /* plans are for every device */
   CHECK(bytes >= 13 * 8 * 640 * 12);
   for (int32_t h_q = 1; h_q <= 64; h_q++) {
@@ -60,13 +62,18 @@ static void paths(void) {
   }
   const fh_call many = call_of(FH_PACKED, 100, 65);
   REFUSED(fh_workspace_bytes(&h200.device, &many, &bytes), FH_ERR_UNSUPPORTED,
-          "path packed on CUDA: required: compute capability 9.0, h_q 65; supported by sm90 packed: compute capability 9.0, "
+          "path packed on CUDA: required: compute capability 9.0, h_q 65; supported by sm90 packed: compute capability "
+          "9.0, "
           "h_q 1 .. 64; missing: a kernel for h_q 65; use gather or padded");
 }
 
 static fh_plan plan_of(const fh_call *call, int32_t group) {
-  return (fh_plan){.struct_size = sizeof(fh_plan), .s_q = call->s_q, .groups = (call->s_q + group - 1) / group, .group = group,
-                   .s_kv = (int32_t)call->s_kv, .capacity = group * call->topk};
+  return (fh_plan){.struct_size = sizeof(fh_plan),
+                   .s_q = call->s_q,
+                   .groups = (call->s_q + group - 1) / group,
+                   .group = group,
+                   .s_kv = (int32_t)call->s_kv,
+                   .capacity = group * call->topk};
 }
 
 static void workspaces(void) {
@@ -83,8 +90,8 @@ static void workspaces(void) {
   CHECK_INT(whole, (plan_bytes + 255) / 256 * 256 + parts);
 }
 
-/* What FH_AUTO makes of a call by the built-in costs: the cheaper path for rows one by one, the cost of each path where an entry
- * serves 3 keys, and whether it lets a plan decide, one that is there or one to be built. */
+/* What FH_AUTO makes of a call by the built-in costs: the cheaper path for rows one by one, the cost of each path
+ * where an entry serves 3 keys, and whether it lets a plan decide, one that is there or one to be built. */
 typedef struct answer {
   double us[FH_PATHS];
   int32_t rows, on_plan, builds;
@@ -99,8 +106,14 @@ static answer ask(int32_t capability, int64_t s_q, int32_t h_q) {
   call.h_pad = fh_padded_heads(h_q);
   fh_costs costs = {.struct_size = sizeof costs};
   fh_cuda_costs(&f.device, &call, &costs);
-  fh_work work = {.struct_size = sizeof work, .rows = s_q, .keys = s_q * 640, .h_q = h_q, .h_pad = call.h_pad,
-                  .group = call.group, .d_qk = 512, .d_v = 512};
+  fh_work work = {.struct_size = sizeof work,
+                  .rows = s_q,
+                  .keys = s_q * 640,
+                  .h_q = h_q,
+                  .h_pad = call.h_pad,
+                  .group = call.group,
+                  .d_qk = 512,
+                  .d_v = 512};
   CHECK_INT(fh_costs_choose(&costs, &work, 0, &a.rows, a.us, FH_PATHS), FH_OK);
   CHECK_INT(a.rows, fh_rows_path(&call, &costs));
   if (capability != 90 || call.group == 1) return a;
@@ -120,9 +133,7 @@ static answer ask(int32_t capability, int64_t s_q, int32_t h_q) {
   return a;
 }
 
-static int near(double got, double want, double share) {
-  return got > want * (1 - share) && got < want * (1 + share);
-}
+static int near(double got, double want, double share) { return got > want * (1 - share) && got < want * (1 + share); }
 
 static void costs(void) {
   answer a = ask(90, 8192, 8);
@@ -165,7 +176,11 @@ static void kernels(void) {
   open_fake(&h200, 90, 0);
   open_fake(&ada, 89, 0);
   open_fake(&forced, 90, 1);
-  const struct { int32_t path; int q, kv, out; const char *on_h200, *elsewhere; } table[] = {
+  const struct {
+    int32_t path;
+    int q, kv, out;
+    const char *on_h200, *elsewhere;
+  } table[] = {
       {FH_REFERENCE, 1, 1, 1, "portable reference", "portable reference"},
       {FH_PADDED, 0, 0, 0, "sm90 padded", "portable gather"},
       {FH_PADDED, 0, 0, 4, "sm90 padded, unaligned out", "portable gather, unaligned"},
@@ -192,7 +207,8 @@ static void kernels(void) {
   CHECK_STR(fhk_kernel_of(&h200.cuda.gpu, &call, FH_GATHER)->name, "portable gather, unaligned");
 }
 
-/* A device that is in the table gets what was measured on it, whatever it reports; another one costs that are scaled. */
+/* A device that is in the table gets what was measured on it, whatever it reports; another one costs that are
+ * scaled. */
 static void scaled_costs(void) {
   fake f;
   fh_costs measured = {.struct_size = sizeof measured}, scaled = measured, small = measured;
@@ -205,14 +221,19 @@ static void scaled_costs(void) {
   f.cuda.gpu.clock_mhz = 1000;
   CHECK_STR(fh_cuda_costs(&f.device, &whole, &measured), "measured on NVIDIA H200");
   CHECK(measured.gather.gflop_us == 7.86 && measured.padded.gflop_us == 1.53 && measured.packed.gflop_us == 1.42);
-  f.cuda.gpu = (fhk_gpu){.multiprocessors = 66, .capability = 90, .clock_mhz = 990, .memory_clock_mhz = 3201,
-                         .memory_bus_bits = 3072, .name = "NVIDIA H20"};
+  f.cuda.gpu = (fhk_gpu){.multiprocessors = 66,
+                         .capability = 90,
+                         .clock_mhz = 990,
+                         .memory_clock_mhz = 3201,
+                         .memory_bus_bits = 3072,
+                         .name = "NVIDIA H20"};
   CHECK_STR(fh_cuda_costs(&f.device, &whole, &scaled),
             "scaled from NVIDIA H200 by multiprocessors, clocks and memory bus; nobody measured this device");
   CHECK(near(scaled.gather.gflop_us, 4 * 7.86, 1e-9) && near(scaled.padded.gflop_us, 4 * 1.53, 1e-9));
   CHECK(near(scaled.packed.unit_us, 4 * measured.packed.unit_us, 1e-9) && near(scaled.plan.gflop_us, 2 * 0.14, 1e-9));
   CHECK(scaled.gather.call_us == measured.gather.call_us);
-  f.cuda.gpu = (fhk_gpu){.multiprocessors = 66, .capability = 89, .name = "NVIDIA L4"}; /* clocks unknown: they count as equal */
+  f.cuda.gpu = (fhk_gpu){.multiprocessors = 66, .capability = 89, .name = "NVIDIA L4"}; /* clocks unknown: they count as
+                                                                                           equal */
   (void)fh_cuda_costs(&f.device, &whole, &small);
   CHECK(near(small.gather.gflop_us, 2 * 10.15, 1e-9) && near(small.padded.gflop_us, 2 * 6.56, 1e-9));
 }
@@ -225,9 +246,11 @@ static void explained(void) {
   f.cuda.gpu.name = "NVIDIA H200";
   fh_call call = call_of(FH_AUTO, 1024, 8);
   CHECK_INT(fh_explain(&f.device, &call, text, sizeof text), FH_OK);
-  CHECK_STR(text, "s_q 1024, h_q 8, 655360 keys: auto builds a plan, which says which groups are packed; the other rows take "
-            "gather. Expected: padded 141 us, gather 92.3 us, packed 25.4 us at best and 13.8 us for its plan: packing saves "
-            "53.2 us at most, and has to save 27.5 us. Costs: measured on NVIDIA H200");
+  CHECK_STR(
+      text,
+      "s_q 1024, h_q 8, 655360 keys: auto builds a plan, which says which groups are packed; the other rows take "
+      "gather. Expected: padded 141 us, gather 92.3 us, packed 25.4 us at best and 13.8 us for its plan: packing saves "
+      "53.2 us at most, and has to save 27.5 us. Costs: measured on NVIDIA H200");
   f.cuda.gpu.capability = f.device.info.capability = 89;
   CHECK_INT(fh_explain(&f.device, &call, text, sizeof text), FH_OK);
   CHECK(strstr(text, "; packed is not on offer: required: compute capability 8.9, h_q 8;") != NULL);
