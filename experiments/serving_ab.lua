@@ -28,6 +28,7 @@ local opt = fh.options {
     { "--arms", "LIST", "of padded, gate N, native, auto, gather, packed (default: padded, gate 2048, native, auto)" },
     { "--max-tokens", "INTEGER", "tokens of a step at most", default = fh.scheduler.max_num_batched_tokens, lo = 1 },
     { "--repetitions", "INTEGER", "seeds of speculative decoding", lo = 1 },
+    { "--pictures", "DIR", "folder for serving_steps.svg and serving_ttft.svg" },
   },
 }:read(arg)
 
@@ -49,9 +50,16 @@ if opt.sweep then
   engine = fh.engine.measured(fitted, { rest = { step_us = opt.step_us or 0, token_us = opt.token_us or 0 } })
 end
 local arms = opt.arms or { "padded", "gate 2048", "native", opt.sweep and "auto" or nil }
-local ab = fh.serve { workload = workload, engine = engine, arms = arms, max_num_batched_tokens = opt.max_tokens,
+local seen = fh.pictures.serving()
+local ab = fh.serve { on_step = opt.pictures and seen.on_step or nil,
+  workload = workload, engine = engine, arms = arms, max_num_batched_tokens = opt.max_tokens,
   repetitions = opt.repetitions }
 print(ab)
+if opt.pictures then
+  for name, svg in pairs { steps = seen:svg() or false, ttft = fh.pictures.ttft(ab) or false } do
+    if svg then need(fh.file.write(("%s/serving_%s.svg"):format(opt.pictures, name), svg)) end
+  end
+end
 for _, row in ipairs(ab.rows) do
   if row.error then return 1 end
 end

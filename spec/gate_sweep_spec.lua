@@ -64,7 +64,7 @@ describe("gate_sweep", function()
     assert.matches("\nauto [^\n]+\nauto over the best path and its plan: %-?[%d.]+ %% on average", out)
   end)
 
-  it("writes three whole files", function()
+  it("writes whole files", function()
     local run_of = whole_run()
     local lines = 0
     for line in read(run_of.folder .. "out/gate_sweep.jsonl"):gmatch("([^\n]*)\n") do
@@ -82,7 +82,8 @@ describe("gate_sweep", function()
     assert.equal(run_of.out:find("\nrecommended[ :]") ~= nil, markdown:find("\n```\nexport VLLM_DSV41_FEWHEAD_", 1, true) ~= nil)
     local svg = read(run_of.folder .. "out/gate_sweep.svg")
     assert.matches("^<svg .*>padded</text>.*</svg>\n$", svg)
-    assert.equal("gate_sweep.jsonl\ngate_sweep.md\ngate_sweep.svg", (helper.shell("ls -A " .. run_of.folder .. "out")))
+    assert.equal("gate_sweep.jsonl\ngate_sweep.md\ngate_sweep.svg\ngate_sweep_traffic.svg",
+      (helper.shell("ls -A " .. run_of.folder .. "out")))
   end)
 
   it("scores gates on the traffic it is given", function()

@@ -62,6 +62,17 @@ describe("gate_report", function()
     assert.same({ nil, "/dev/null/x.svg: Not a directory" }, { made:write("/dev/null/x") })
   end)
 
+  it("draws the traffic that gates were scored on", function()
+    local measured = sweep()
+    local trace = helper.write(folder .. "trace.jsonl", '{"timestamp":0,"input_length":600,"output_length":1,"hash_ids":[1,2]}\n')
+    local read = assert(fh.trace.read(trace))
+    local made = fh.gate_report.make { title = "Title", sweep = measured, gate = assert(fh.gate.fit(measured)),
+      traffic = { trace = read, chunks = fh.trace.chunks(read) } }
+    assert.is_true(made:write(folder .. "x"))
+    assert.is_truthy(helper.read(folder .. "x.md"):find("![chunks of the traffic](x_traffic.svg)", 1, true))
+    assert.is_truthy(helper.read(folder .. "x_traffic.svg"):find(">MIN_SQ 128</text>", 1, true))
+  end)
+
   it("says why there is no gate, and writes no picture then", function()
     local made = fh.gate_report.make { title = "Title", sweep = sweep(), gate_error = "no curve: too little was measured" }
     assert.matches("\nGate\nno curve: too little was measured$", made:text())

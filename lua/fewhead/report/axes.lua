@@ -25,7 +25,10 @@ local RANK = {}
 for i, name in ipairs(ORDER) do RANK[name] = i end
 
 -- Fields that follow from others as a rule. They have a column only where the other fields do not settle them.
-local DERIVED = { "multiprocessors", "capability", "h_pad", "window", "index_topk", "prior", "sm_scale", "s_kv" }
+local DERIVED = {
+  "multiprocessors", "capability", "h_pad", "window", "index_topk", "lengths", "sink", "holes", "keep", "prior", "sm_scale",
+  "s_kv",
+}
 local IS_DERIVED = {}
 for _, name in ipairs(DERIVED) do IS_DERIVED[name] = true end
 

@@ -6,8 +6,7 @@
 
 local args = require "fewhead.base.arguments"
 local gate = require "fewhead.decide.gate"
-local paths = require "fewhead.device.path"
-local plot = require "fewhead.report.plot"
+local pictures = require "fewhead.report.pictures"
 local file = require "fewhead.record.file"
 local tables = require "fewhead.base.table"
 local score = require "fewhead.decide.score"
@@ -138,6 +137,7 @@ function M.make(options)
     section { title = "Gates on traffic", lines = { tostring(options.traffic.trace), tostring(options.traffic.chunks),
       ("times of one layer, from the %s %s cells: a chunk costs what the cell of its s_q costs; %s"):format(
         fitted.decides.pattern, fitted.decides.layout, tostring(note)) }, rows = scored, columns = score.columns }
+    self.chunks = options.traffic.chunks
   end
   section { title = "Fitted costs", code = tostring(fitted.cost) }
   return self
@@ -156,8 +156,8 @@ function Report:text()
   return table.concat(out, "\n")
 end
 
---- For a file that people read in a browser; picture: the name of an SVG beside it.
-function Report:markdown(picture)
+--- For a file that people read in a browser; picture, traffic: the names of SVG files beside it.
+function Report:markdown(picture, traffic)
   local out = { "# " .. self.title .. "\n" }
   for _, part in ipairs(self.sections) do
     if part.title then out[#out + 1] = "## " .. part.title .. "\n" end
@@ -165,77 +165,48 @@ function Report:markdown(picture)
     if part.rows then out[#out + 1] = tables.markdown(part.rows, part.columns) end
     if part.after then out[#out + 1] = table.concat(part.after, "\n") .. "\n" end
     if part.code then out[#out + 1] = "```\n" .. part.code .. "\n```\n" end
+    if part.title == "Gates on traffic" and traffic then out[#out + 1] = ("![chunks of the traffic](%s)\n"):format(traffic) end
     if part.title == "Measured" and picture then out[#out + 1] = ("![times and speed-up over s_q](%s)\n"):format(picture) end
   end
   return table.concat(out, "\n")
 end
 
--- "100 ms" for an axis, where decimals say nothing.
-local function short_time(us) return (tables.time(us):gsub("%.0+ ", " ")) end
-
---- The picture: time of each path and speed-up of the native ones over s_q, with spread bars, one dash a case, and the gate; nil
--- when nothing was measured.
-function Report:svg()
-  local curves = self.gate and self.gate.curves
-  if not curves then return nil end
-  local times, ratios, marks = {}, {}, {}
-  local varies = {}
-  for _, curve in ipairs(curves) do
-    for _, key in ipairs { "pattern", "layout" } do varies[key] = varies[key] or curve[key] ~= curves[1][key] end
+-- The published gate and, where there is one, the gate of this report, as marks of a picture.
+local function marks_of(fitted)
+  local marks = { { x = gate.default_min_sq, label = ("published %d"):format(gate.default_min_sq), colour = 6 } }
+  if fitted.enabled then
+    local always = fitted.min_sq == 0 and " (always)" or ""
+    table.insert(marks, 1, { x = fitted.min_sq, label = ("MIN_SQ %.0f%s"):format(fitted.min_sq, always) })
   end
-  for c, curve in ipairs(curves) do
-    local label = varies.pattern and ", " .. curve.pattern or ""
-    if varies.layout then label = ("%s, %s layout"):format(label, curve.layout) end
-    label = label .. curve.label
-    local dash = plot.dashes[(c - 1) % #plot.dashes + 1]
-    for p, path in ipairs(paths.candidates()) do
-      local points, speedups = {}, {}
-      for _, point in ipairs(curve.points) do
-        local record = point[path]
-        if record then
-          local time = record.time
-          points[#points + 1] = { x = point.s_q, y = time.median_us, lo = time.p05_us, hi = time.p95_us }
-          local verdict = record.verdict
-          if verdict then
-            speedups[#speedups + 1] = { x = point.s_q, y = verdict.ratio, lo = verdict.lo, hi = verdict.hi }
-          end
-        end
-      end
-      local colour = plot.colours[(p - 1) % #plot.colours + 1]
-      local function series(list) return { name = path .. label, colour = colour, dash = dash, points = list } end
-      if #points > 0 then times[#times + 1] = series(points) end
-      if #speedups > 0 then ratios[#ratios + 1] = series(speedups) end
-    end
-  end
-  local highest = 0
-  for _, curve in ipairs(curves) do highest = math.max(highest, curve.highest) end
-  if self.gate.enabled then
-    -- a logarithmic axis has no 0: "always" stands at the first s_q measured
-    marks[1] = { x = math.max(self.gate.min_sq, self.gate.decides.lowest),
-      label = ("MIN_SQ %.0f%s"):format(self.gate.min_sq, self.gate.min_sq == 0 and " (always)" or ""),
-      colour = "#000000" }
-  end
-  if gate.default_min_sq <= highest then
-    marks[#marks + 1] = { x = gate.default_min_sq, label = ("published %d"):format(gate.default_min_sq), colour = "#777777" }
-  end
-  local panels = { { y = { label = "time (median, p05 .. p95)", log = 10, format = short_time }, series = times } }
-  if #ratios > 0 then
-    panels[2] = { y = { label = "speed-up over padded", zero = true }, series = ratios,
-      lines = { { y = 1, label = "as fast as padded" } } }
-  end
-  local head = head_lines(self.sweep)
-  return plot.svg { title = self.title, subtitle = head[2], x = { label = "s_q, query rows of the chunk" },
-    panels = panels, marks = marks }
+  return marks
 end
 
---- Write <base>.md and, when something was measured, <base>.svg; each whole or not at all. true | nil, error.
+--- The picture: time of every arm and speed-up over padded, one row of panels for each combination of axes, with the gates
+-- marked; nil when nothing was measured.
+function Report:svg()
+  return self.gate and pictures.curves(self.sweep.records, { title = self.title, marks = marks_of(self.gate) })
+end
+
+--- The distribution of s_q in the traffic, with the gates; nil without traffic.
+function Report:traffic_svg()
+  if not self.chunks then return nil end
+  local marks = {}
+  for _, mark in ipairs(marks_of(self.gate)) do
+    if mark.x > 0 then marks[#marks + 1] = mark end -- the axis is logarithmic
+  end
+  return pictures.traffic(self.chunks, { marks = marks })
+end
+
+--- Write <base>.md, <base>.svg when something was measured, and <base>_traffic.svg when there was traffic; each whole or not at
+-- all. true | nil, error.
 function Report:write(base)
-  local svg = self:svg()
-  if svg then
-    local ok, err = file.write(base .. ".svg", svg)
+  local name = base:match("[^/]*$")
+  local svg, traffic = self:svg(), self:traffic_svg()
+  for ending, text in pairs { [".svg"] = svg, ["_traffic.svg"] = traffic } do
+    local ok, err = file.write(base .. ending, text)
     if not ok then return nil, err end
   end
-  return file.write(base .. ".md", self:markdown(svg and base:match("[^/]*$") .. ".svg"))
+  return file.write(base .. ".md", self:markdown(svg and name .. ".svg", traffic and name .. "_traffic.svg"))
 end
 
 return M

@@ -89,6 +89,13 @@ local function run_arm(workload, engine, arm, o, seed)
   return metrics.of(run), counters, run
 end
 
+-- When each finished request was sent and how long its first token took, in seconds.
+local function first_tokens_of(run)
+  local list = {}
+  for i, r in ipairs(run.requests) do list[i] = { sent_s = r.sent_us / 1e6, ttft_s = (r.first_us - r.sent_us) / 1e6 } end
+  return list
+end
+
 -- ---- Differences ----------------------------------------------------------------------------------------------------
 
 local FIGURES = { "total_tok_s", "output_tok_s", "ttft_s", "ttft_p99_s", "tpot_ms", "latency_s" }
@@ -146,8 +153,8 @@ local KNOWN = { "workload", "engine", "arms", "repetitions", "max_num_batched_to
 -- (8192), max_num_seqs, max_model_len, max_kv_tokens (fh.scheduler), acceptance (instead of the engine's),
 -- on_step(arm, chunk, us, start_us, steps, attention_us). Returns { workload =, engine =, rows = { { name =, figures =
 -- means of total_tok_s, output_tok_s, ttft_s, ttft_p99_s, tpot_ms, latency_s; change = { [figure] = { mean =, lo =, hi
--- = } } beside the first arm, metrics = of the first repetition, counters = its calls and rows by path, error = why it
--- is no result }, .. } }; prints as a table.
+-- = } } beside the first arm, metrics = of the first repetition, counters = its calls and rows by path, first_tokens =
+-- its requests as { sent_s =, ttft_s = }, error = why it is no result }, .. } }; prints as a table.
 function M.run(options)
   local o = args.options("serve", args.table("serve", options, 2), KNOWN, 2)
   local engine = o.engine
@@ -181,9 +188,9 @@ function M.run(options)
     for seed = 1, repetitions do
       local workload = make(seed)
       ab.workload = ab.workload or workload
-      local m, counters = run_arm(workload, engine, arm, o, seed)
+      local m, counters, run = run_arm(workload, engine, arm, o, seed)
       list[seed] = figures_of(m)
-      if seed == 1 then row.metrics, row.counters = m, counters end
+      if seed == 1 then row.metrics, row.counters, row.first_tokens = m, counters, first_tokens_of(run) end
     end
     local routed = 0
     for path, rows in pairs(row.counters.rows) do routed = routed + (path ~= "padded" and rows or 0) end
