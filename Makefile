@@ -280,7 +280,7 @@ lint-exports: lib
 
 lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
-	shellcheck -x fewhead tools/*.sh .ci/run
+	shellcheck -x fewhead tools/*.sh .ci/run engines/python/*.sh
 
 # The tables in README.md, docs/ and the READMEs in results/ and kernels/ are made from the records in results/.
 docs:

@@ -119,6 +119,11 @@ def test_nothing_to_do(sizes, device):
     got = call(arguments)
     compare(got, wanted(arguments))
     assert got[0].shape == (sizes.get("s_q", 5), 8, 512)
+    if "packed" in paths(device, 8):
+        lists = {"topk_length": arguments["topk_length"]}
+        plan = fewhead.Plan(arguments["indices"], s_kv=arguments["kv"].shape[0], h_q=8, **lists)
+        for path in ("auto", "packed"):
+            compare(call(arguments, path=path, plan=plan), wanted(arguments))
 
 
 def test_head_slices_of_padded_buffers_in_place(device):

@@ -69,7 +69,7 @@ def _sums():
     _fold()
     total = Counts()
     total.add(_ended)
-    for _, counts in _threads:
+    for _, counts in list(_threads):
         total.add(counts)
     return total
 
