@@ -28,7 +28,7 @@ def test_out(device):
     arguments = small(device)
     out = torch.full((5, 64, 512), 7.0, dtype=torch.bfloat16, device=device)
     max_logits, lse = torch.ops.fewhead.flash_mla_sparse_fwd_out(
-        *(arguments[name] for name in ORDER), 512, arguments["attn_sink"], arguments["topk_length"], out=out[:, :8]
+        *(arguments[name] for name in ORDER), 512, arguments["attn_sink"], arguments["topk_length"], output=out[:, :8]
     )
     compare((out[:, :8], max_logits, lse), wanted(arguments))
     assert (out[:, 8:] == 7).all()
@@ -91,7 +91,7 @@ def test_opcheck():
     positional = tuple(arguments[name] for name in ORDER) + (512, arguments["attn_sink"], arguments["topk_length"])
     torch.library.opcheck(OPERATOR.default, positional, {"path": "gather"})
     out = torch.zeros(5, 8, 512, dtype=torch.bfloat16)
-    torch.library.opcheck(torch.ops.fewhead.flash_mla_sparse_fwd_out.default, positional, {"out": out, "path": "gather"})
+    torch.library.opcheck(torch.ops.fewhead.flash_mla_sparse_fwd_out.default, positional, {"output": out, "path": "gather"})
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -1,4 +1,5 @@
-"""The registered operators: torch.ops.fewhead.flash_mla_sparse_fwd, and flash_mla_sparse_fwd_out, which writes into `out`.
+"""The registered operators: torch.ops.fewhead.flash_mla_sparse_fwd, and flash_mla_sparse_fwd_out, which writes
+into `output` (PyTorch 2.8 takes a keyword `out` of an operator for its result).
 
 They take what the plain function takes, but a plan as its memory tensor (Plan.memory) and costs as 12 numbers, those of
 fewhead.Costs in order, since an operator has no other objects. torch.compile traces them by the fake implementations here. No
@@ -22,7 +23,7 @@ _library.define(
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 _library.define(
-    f"flash_mla_sparse_fwd_out({_ARGUMENTS}Tensor(a!) out, {_OPTIONS}) -> (Tensor max_logits, Tensor lse)",
+    f"flash_mla_sparse_fwd_out({_ARGUMENTS}Tensor(a!) output, {_OPTIONS}) -> (Tensor max_logits, Tensor lse)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 
@@ -88,7 +89,7 @@ def _run_out(
     attn_sink=None,
     topk_length=None,
     *,
-    out,
+    output,
     path="auto",
     plan=None,
     cu_seqlens_q=None,
@@ -103,7 +104,7 @@ def _run_out(
         d_v,
         attn_sink,
         topk_length,
-        out,
+        output,
         path,
         _plan(plan, q, kv, indices, cu_seqlens_q),
         cu_seqlens_q,
@@ -123,7 +124,7 @@ def _fake(q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, *
     return (torch.empty((q.shape[0], q.shape[1], D_V), dtype=torch.bfloat16, device=q.device), *statistics)
 
 
-def _fake_out(q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, *, out, **options):
+def _fake_out(q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, *, output, **options):
     return _statistics(q)
 
 
@@ -160,7 +161,7 @@ def traced(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, out, path, pla
         d_v,
         attn_sink,
         topk_length,
-        out=out,
+        output=out,
         path=path,
         plan=memory,
         cu_seqlens_q=cu_seqlens_q,
