@@ -18,6 +18,7 @@ enum {
   TILES = 8,            /* what the kernels use: 8 tiles of 16 rows of 64 bytes */
   TILE_ROWS_WANTED = 16,
   TILE_ROW_BYTES = 64,
+  PERMISSIONS = 0x1022,        /* ARCH_GET_XCOMP_PERM */
   REQUEST_PERMISSION = 0x1023, /* ARCH_REQ_XCOMP_PERM */
   TILE_DATA = 18               /* the number of the state */
 };
@@ -76,10 +77,20 @@ static const char *cpu_missing(void) {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic(const char *) answer; /* of the kernel, once it was asked */
 
+#if defined(__x86_64__)
+/* The errno of the request; EPERM where it succeeds and nothing is granted, as a filter of system calls may have it. */
+static int32_t request(void) {
+  uint64_t granted = 0;
+  errno = 0;
+  if (syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA)) return errno ? errno : EPERM;
+  return syscall(SYS_arch_prctl, PERMISSIONS, &granted) || !(granted >> TILE_DATA & 1) ? EPERM : 0;
+}
+#endif
+
 static void ask(void) {
   const char *missing = cpu_missing();
 #if defined(__x86_64__)
-  if (!missing) missing = fhk_amx_refused(syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) ? errno : 0);
+  if (!missing) missing = fhk_amx_refused(request());
 #endif
   atomic_store(&answer, missing);
 }
