@@ -1,3 +1,4 @@
+local device = require "fewhead.device.device"
 local process = require "spec.process"
 
 -- Standard output of `fewhead info` with these words and environment.
@@ -37,6 +38,14 @@ describe("fewhead info", function()
     assert.matches(", 1 threads, generic, last%-level cache [^,]+, memory [^,]+$", row(out, "cpu"))
     assert.is_truthy(row(out, "settings"):find("FEWHEAD_THREADS=1 (threads of the CPU device)", 1, true))
     assert.is_truthy(row(out, "settings"):find("FEWHEAD_ISA=generic (instruction set of the CPU device)", 1, true))
+  end)
+
+  it("says what is missing for AMX, where the CPU could have it", function()
+    local dev, err = device.open("cpu", { isa = "amx" })
+    if dev then dev:close() end
+    local said = row(info(), "cpu"):match("no amx: (.*)")
+    assert.equal(not dev and err:match("^options%.isa: got amx, wanted one that works here, up to [%w_]+: (.*)$") or nil, said)
+    assert.is_nil(row(info({}, { FEWHEAD_ISA = "generic" }), "cpu"):match("no amx"))
   end)
 
   it("keeps control characters of a setting off the terminal", function()

@@ -62,6 +62,13 @@ local function describe(name)
   return true
 end
 
+-- Prints what this machine lacks for AMX, unless another instruction set was asked for or nothing is missing.
+local function describe_amx()
+  if (os.getenv("FEWHEAD_ISA") or "") ~= "" then return end
+  local dev, err = device.open("cpu", { isa = "amx" })
+  if dev then dev:close() else row("", "no amx: " .. (err:match("up to [%w_]+: (.*)$") or err)) end
+end
+
 --- Print it. Returns the exit status; ends with 1 and one line where a setting keeps the CPU or the chosen device from being
 -- opened.
 function M.main(argv)
@@ -84,6 +91,7 @@ function M.main(argv)
   for _, name in ipairs(names) do
     local ok, err = describe(name)
     if not ok then row(name, "none: " .. err) end
+    if ok and name == "cpu" then describe_amx() end
     if not ok and name == "cpu" then wrong = err end -- its own settings alone keep a CPU from being opened
   end
   local chosen = device.default_name()
