@@ -199,7 +199,11 @@ def test_in_a_graph_gather_runs_without_a_plan(engine, tensors, monkeypatch):
     engine.start()
     q, kv, lists = tensors()
     layer = v32(engine, q, lists)
-    monkeypatch.setattr(engine.plugin._register.router(), "capturing", lambda q: True)
+    router = engine.plugin._register.router()
+    monkeypatch.setattr(router, "capturing", lambda q: True)
+    layer._forward_bf16_kv(q, kv, lists, metadata(96))
+    assert engine.plugin.stats()["declined"]["calls"] == {"v32": {"a graph is recorded before the first call": 1}}
+    router.prepare(q.device)
     close(layer._forward_bf16_kv(q, kv, lists, metadata(96, [0, 40, 96])), own_result(engine, layer, q, kv, lists))
     stats = engine.plugin.stats()
     assert stats["calls"] == {"v32": {"gather": 1}} and stats["plans"] == {"built": 0, "shared": 0}

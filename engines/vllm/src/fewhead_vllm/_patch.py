@@ -100,6 +100,7 @@ def patch_v32(module, found, router):
         bound = signature.bind(self, *given, **named).arguments
         # A layer without an indexer of its own reads the list that the last one with an indexer left in the buffer.
         self._fewhead_own_list = _argument(bound, "indexer") is not None or _argument(bound, "topk_indices_buffer") is None
+        router.prepare_current()
 
     return {targets.KERNEL: kernel, targets.FORWARD: with_metadata, targets.FP8: counted,
             f"{targets.V32_CLASS}.__init__": noting_lists}

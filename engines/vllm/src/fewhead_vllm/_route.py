@@ -69,6 +69,15 @@ class Router:
             fewhead.prepare(device)
             self.prepared.add(device)
 
+    def prepare_current(self):
+        """prepare() for the GPU that the engine is setting up, long before it records a graph."""
+        if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+            return
+        try:
+            self.prepare(torch.device("cuda", torch.cuda.current_device()))
+        except Exception as error:  # noqa: BLE001: the engine must go on
+            self.stop(f"the GPU does not open: {type(error).__name__}: {error}", error=True)
+
     def key(self, call):
         return call.list_key, call.q.shape[0], call.kv.shape[0], call.indices.shape[-1], call.heads
 
@@ -98,11 +107,13 @@ class Router:
         path, reason = self.path(call.q, call.kv, call.heads)
         if reason is None and call.refused:
             path, reason = None, call.refused
+        recording = self.capturing(call.q)
+        if recording and reason is None and call.q.device not in self.prepared:
+            path, reason = None, "a graph is recorded before the first call"
         if path is None:
             STATS.declined(family, reason, rows)
             return None
         try:
-            recording = self.capturing(call.q)
             if not recording:
                 self.prepare(call.q.device)
                 self.take(family, call)
