@@ -1,0 +1,90 @@
+-- experiments/engine_ab.lua on records of the engine's bench, and with a stand-in for the Python that starts engines.
+local helper = require "spec.helper"
+local json = require "fewhead.base.json"
+local process = require "spec.process"
+
+local folder
+
+before_each(function() folder = helper.folder() end)
+after_each(function() process.remove(folder) end)
+
+local function record(arm, figures, work, more)
+  local r = { path = arm, provider = (arm == "flashmla" or arm == "fa3") and "vllm" or "fewhead", part = "glm", note = "one rank",
+    case = { model = "glm-5.2 tp8", layers = 78, workload = "one prompt of 8192", lists = "local" },
+    parity = { status = "pass", max_abs = 0.004 }, engine = figures, work = work }
+  for key, value in pairs(more or {}) do r[key] = value end
+  return r
+end
+
+local function three()
+  return {
+    record("flashmla", { ttft_ms = { p50 = 500 }, attention_ms = 300, total_tok_s = 9000 }, { declined = { off = 78 } }),
+    record("fa3", { ttft_ms = { p50 = 400 }, attention_ms = 290, total_tok_s = 10000 }, { fa3_calls = 78 }),
+    record("auto-shared", { ttft_ms = { p50 = 240 }, attention_ms = 87, total_tok_s = 12000 },
+      { calls = { auto = 78 }, plans = { built = 20, shared = 58 } }),
+  }
+end
+
+local function read(records)
+  local lines = {}
+  for i, r in ipairs(records) do lines[i] = json.encode(r) .. "\n" end
+  process.write(folder .. "engine.jsonl", table.concat(lines))
+  return process.run { "./fewhead", "run", "experiments/engine_ab.lua", "--read", folder .. "engine.jsonl" }
+end
+
+describe("engine_ab", function()
+  it("puts each arm beside the better of the engine's own", function()
+    local status, out, err = read(three())
+    assert.same({ 0, "" }, { status, err })
+    assert.matches("\nglm%-5%.2 tp8, 78 layers, one prompt of 8192, local lists +auto%-shared +240%.0 +0%.60 ", out)
+    assert.matches(" auto%-shared +240%.0 +0%.60 +%- +12000 +%+20%.0 +87%.0 +0%.30 +4%.0e%-03\n", out)
+    assert.matches("\n[^\n]+ +flashmla +500%.0 +1%.25 +%- +9000 +%-10%.0 +300%.0 +1%.03 +4%.0e%-03\n", out)
+    assert.matches("\nglm%-5%.2 tp8: one rank\n$", out)
+  end)
+
+  it("refuses arms with equal counters", function()
+    local records = three()
+    records[4] = record("auto", { ttft_ms = { p50 = 250 } }, records[3].work)
+    local status, out = read(records)
+    assert.equal(1, status)
+    assert.matches("\nERROR glm: arms auto and auto%-shared have equal counters\n$", out)
+  end)
+
+  it("refuses an arm that routed nothing, and one that is off", function()
+    local records = three()
+    records[2].work = { fa3_calls = 0 }
+    records[3].parity = { status = "fail" }
+    local status, out = read(records)
+    assert.equal(1, status)
+    assert.matches("\nERROR glm: arm fa3 routed nothing\nERROR glm: auto%-shared differs from the engine's own kernel\n$", out)
+  end)
+
+  it("refuses other records and files that are not there", function()
+    local status, _, err = read { { path = "gather", provider = "fewhead", case = {}, parity = { status = "pass" } } }
+    assert.equal(1, status)
+    assert.matches("engine_ab: .*no records of the engine's bench", err)
+    status, _, err = process.run { "./fewhead", "run", "experiments/engine_ab.lua", "--read", folder .. "none.jsonl" }
+    assert.equal(2, status)
+    assert.matches("engine_ab: .*none%.jsonl", err)
+  end)
+
+  it("starts the bench with what was asked for, and fails when the bench fails", function()
+    local lines = {}
+    for i, r in ipairs(three()) do lines[i] = json.encode(r) end
+    process.write(folder .. "records", table.concat(lines, "\n") .. "\n")
+    local python = process.write(folder .. "python", ([[#!/bin/sh
+echo "$@" >%sargs
+mkdir -p %sout && cp %srecords %sout/engine.jsonl
+exit $(cat %sstatus)
+]]):format(folder, folder, folder, folder, folder))
+    helper.shell("chmod +x " .. python)
+    for status = 0, 1 do
+      process.write(folder .. "status", tostring(status))
+      local got, out = process.run { "./fewhead", "run", "experiments/engine_ab.lua", "--out", folder .. "out", "--seconds", "30",
+        "--parts", "glm", "--python", python }
+      assert.equal(status, got)
+      assert.matches("auto%-shared", out)
+    end
+    assert.equal(("engines/vllm/bench.py --out %sout --seconds 30 --parts glm\n"):format(folder), helper.read(folder .. "args"))
+  end)
+end)
