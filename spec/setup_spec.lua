@@ -33,7 +33,9 @@ local function machine(more)
   return commands
 end
 
-local INSTALL = "apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends luajit lua-cjson\n"
+local PACKAGES = "luajit lua-cjson lua-luv libxxhash0"
+local NAMES = "luajit, the Lua module cjson, the Lua module luv, the xxHash library"
+local INSTALL = "apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends " .. PACKAGES .. "\n"
 
 describe("tools/setup.sh", function()
   it("is silent where everything is there", function()
@@ -45,18 +47,18 @@ describe("tools/setup.sh", function()
     local status, out, err, calls = setup("run", machine { ["apt-get"] = [[
       echo "apt-get $*" >>HERE/calls
       [ "$1" != install ] || { printf '#!/bin/sh\n' >HERE/luajit; chmod +x HERE/luajit; }]], chmod = true })
-    assert.same({ 0, "fewhead: installing luajit lua-cjson\n", "" }, { status, out, err })
+    assert.same({ 0, "fewhead: installing " .. PACKAGES .. "\n", "" }, { status, out, err })
     assert.equal(INSTALL, calls:match("apt%-get install.*"))
   end)
 
   it("does not believe apt-get alone", function()
     local status, _, err = setup("run", machine())
-    assert.same({ 1, "fewhead: installed, yet not found: luajit, the Lua module cjson\n" }, { status, err })
+    assert.same({ 1, "fewhead: installed, yet not found: " .. NAMES .. "\n" }, { status, err })
   end)
 
   it("takes fresh package lists when an install fails, once", function()
     local status, _, err, calls = setup("run", machine { ["apt-get"] = 'echo "apt-get $*" >>HERE/calls; [ "$1" = update ]' })
-    assert.same({ 1, "fewhead: apt-get could not install: luajit lua-cjson\n" }, { status, err })
+    assert.same({ 1, "fewhead: apt-get could not install: " .. PACKAGES .. "\n" }, { status, err })
     assert.equal("apt-get update -qq\n" .. INSTALL, calls:sub(-#("apt-get update -qq\n" .. INSTALL)))
   end)
 
@@ -66,8 +68,8 @@ describe("tools/setup.sh", function()
   end)
 
   it("prints the exact command where it may not install", function()
-    local missing = "fewhead: missing on this machine: luajit, the Lua module cjson\nfewhead: to install it, "
-    local command = "apt-get install -y --no-install-recommends luajit lua-cjson\n"
+    local missing = "fewhead: missing on this machine: " .. NAMES .. "\nfewhead: to install it, "
+    local command = "apt-get install -y --no-install-recommends " .. PACKAGES .. "\n"
     local status, out, err, calls = setup("run", machine { id = "echo 1000", sudo = false })
     assert.same({ 1, "", missing .. "run as root:\n  apt-get update && " .. command, "" }, { status, out, err, calls })
     status, out, err, calls = setup("run", machine { id = "echo 1000", sudo = "exit 1" })
@@ -76,19 +78,20 @@ describe("tools/setup.sh", function()
 
   it("says what is missing on a system without apt-get", function()
     local status, out, err = setup("run", machine { ["apt-get"] = false })
-    assert.same({ 1, "", "fewhead: missing on this machine: luajit, the Lua module cjson\n"
+    assert.same({ 1, "", "fewhead: missing on this machine: " .. NAMES .. "\n"
       .. "fewhead: it has no apt-get; install these with its own package manager and run make again\n" }, { status, out, err })
   end)
 
   it("asks for a compiler and its headers by package where there is none", function()
     local _, _, err = setup("run", machine { cc = false, id = "echo 1000", sudo = false })
-    assert.matches("missing on this machine: a C compiler %(cc%), the C library headers, luajit, the Lua module cjson\n", err)
-    assert.matches("recommends gcc libc6%-dev luajit lua%-cjson\n$", err)
+    assert.matches("missing on this machine: a C compiler %(cc%), the C library headers, " .. NAMES .. "\n", err)
+    assert.matches("recommends gcc libc6%-dev " .. PACKAGES:gsub("%-", "%%-") .. "\n$", err)
   end)
 
   it("names each package once when several targets need it", function()
     local _, _, err = setup("run test bench", machine { id = "echo 1000", sudo = false })
-    assert.matches("recommends luajit lua%-cjson lua%-busted pkg%-config python3 libreadline8 libopenblas0%-pthread\n$", err)
+    assert.matches("recommends " .. PACKAGES:gsub("%-", "%%-")
+      .. " lua%-busted pkg%-config python3 libreadline8 libopenblas0%-pthread\n$", err)
   end)
 
   it("refuses a target that is none", function()

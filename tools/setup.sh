@@ -32,6 +32,8 @@ needs_of() {
       need 'the C library headers' libc6-dev have_header stdio.h
       need luajit luajit have luajit
       need 'the Lua module cjson' lua-cjson have_module cjson
+      need 'the Lua module luv' lua-luv have_module luv
+      need 'the xxHash library' libxxhash0 have_library libxxhash.so.0
       ;;
     test)
       needs_of run

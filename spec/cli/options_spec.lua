@@ -70,9 +70,10 @@ describe("options.new", function()
     for _, good in ipairs { "64", "64,128", "64:2048:*2", "64:512:+64,1000" } do
       assert.equal(good, value("s_q", "--s-q", good))
     end
-    local numbers = 'numbers, "a,b,c" or a range "first:last:*k" or "first:last:+k"'
+    local numbers = 'numbers, "a,b,c" or a range "first:last:step" or "first:last:*k"'
     for bad, wanted in pairs {
-      [""] = numbers, ["64,"] = numbers, ["64:128"] = numbers, ["64:128:2"] = numbers, ["6.5"] = numbers,
+      [""] = numbers, ["64,"] = numbers, ["64:128"] = numbers, ["64:128:"] = numbers, ["64:x:2"] = numbers,
+      ["6.5"] = "a whole number in 1 .. 65536",
       ["128:64:*2"] = "a range that rises: first <= last", ["0"] = "a whole number in 1 .. 65536",
     } do
       assert.equal(('--s-q: got "%s", wanted %s'):format(bad, wanted), value("s_q", "--s-q", bad))

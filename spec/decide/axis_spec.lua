@@ -28,20 +28,20 @@ describe("axis.integers", function()
   end)
 
   it("refuses what is no axis, naming what was given and what was wanted", function()
-    local wanted = 'wanted numbers, "a,b,c" or a range "first:last:*k" or "first:last:+k"'
+    local wanted = 'wanted numbers, "a,b,c" or a range "first:last:step" or "first:last:*k"'
     assert.equal('s_q: got "64:x", ' .. wanted, refusal(function() axis.integers("s_q", "64:x") end))
     assert.equal('s_q: got "", ' .. wanted, refusal(function() axis.integers("s_q", "") end))
     assert.equal('s_q: got "64:128", ' .. wanted, refusal(function() axis.integers("s_q", "64:128") end))
-    assert.equal('s_q: got "1.5", ' .. wanted, refusal(function() axis.integers("s_q", "1.5") end))
+    assert.equal("s_q: got 1.5, wanted a whole number", refusal(function() axis.integers("s_q", "1.5") end))
     assert.equal("s_q: got true, " .. wanted, refusal(function() axis.integers("s_q", true) end))
     assert.equal("s_q: got {}, " .. wanted, refusal(function() axis.integers("s_q", {}) end))
     assert.equal('s_q: got "9:1:*2", wanted a range that rises: first <= last',
       refusal(function() axis.integers("s_q", "9:1:*2") end))
-    assert.equal('s_q: got "0:8:*2", wanted first >= 1 and a factor of at least 2 in "first:last:*k"',
+    assert.equal('s_q: got "0:8:*2", wanted first > 0 and a factor above 1 in "first:last:*k"',
       refusal(function() axis.integers("s_q", "0:8:*2") end))
-    assert.equal('s_q: got "2:8:*1", wanted first >= 1 and a factor of at least 2 in "first:last:*k"',
+    assert.equal('s_q: got "2:8:*1", wanted first > 0 and a factor above 1 in "first:last:*k"',
       refusal(function() axis.integers("s_q", "2:8:*1") end))
-    assert.equal('s_q: got "2:8:+0", wanted a step of at least 1 in "first:last:+k"',
+    assert.equal('s_q: got "2:8:+0", wanted a step above 0 in "first:last:step"',
       refusal(function() axis.integers("s_q", "2:8:+0") end))
   end)
 

@@ -14,6 +14,7 @@
 --   default    the value where none is given
 --   lo, hi     range of numbers; choices: the names that text may be
 --   repeated   values collect in a list
+--   optional   the value may be left out on the command line: --resume, --resume RUN or --resume=RUN; true stands for none
 --   without    keys of options beside which this one has no effect
 --   with       { key = { values } }: this one has effect only where that option has one of the values; { key = true }: only where
 --              that option is given
@@ -135,7 +136,7 @@ function DIR.check(text)
 end
 DIR.parse = DIR.check
 
-local FIELDS = { 1, 2, 3, "key", "kind", "default", "lo", "hi", "choices", "repeated", "without", "with" }
+local FIELDS = { 1, 2, 3, "key", "kind", "default", "lo", "hi", "choices", "repeated", "optional", "without", "with" }
 
 --- Check a list of rows: { list = rows in order, by_flag =, by_key = }. A wrong row raises on the line that `level` counts to.
 function M.rows(what, list, level)

@@ -23,6 +23,14 @@ local function check_axis(value, row)
   if ok then return value end
   return nil, err:match(", wanted (.*)$")
 end
+-- The values of an axis of fh.axis; the value stays text.
+local function check_values(value, row)
+  local ok, err = pcall(axis.values, row.flag, row.key, value)
+  if ok then return value end
+  return nil, err:match(", wanted (.*)$")
+end
+option.kinds.VALUES = { parse = check_values, check = check_values }
+
 option.kinds.AXIS = { parse = check_axis, check = check_axis }
 
 -- A plug-in and what to call it; the value is a provider (fh.provider).
@@ -65,6 +73,21 @@ function M.shared()
   return shared
 end
 
+--- A row for every axis of a sweep, --s-q to --seed, for a script's list of options; opt[key] is text for fh.sweep. defaults: by
+-- key.
+function M.axes(defaults)
+  local rows = {}
+  for _, one in ipairs(axis.axes) do
+    if one.key ~= "h_q" then -- --heads says it
+      rows[#rows + 1] = {
+        "--" .. one.key:gsub("_", "-"), one.kind == "number" and "AXIS" or "LIST", one.about, kind = "VALUES",
+        default = (defaults or {})[one.key], without = one.key == "indices" and { "pattern" } or nil,
+      }
+    end
+  end
+  return rows
+end
+
 --- The device that --device names; nil and the reason, by that option.
 function M.open_device(name)
   local dev, err = require("fewhead.device.device").open(name)
@@ -95,10 +118,10 @@ Options.__index = Options
 --   about      lines for the head of the help
 --   arguments  how many values without an option are allowed, {least, most}; default none. They come back as opt[1], opt[2], ..
 --   options    a list of rows (fewhead.base.option): { "--s-q", KIND, "help", key =, kind =, default =, lo =, hi =, choices =,
---                repeated =, without =, with = }, and of names of shared rows: "preset", or { "layout", default = "offset" } with
---                other fields. KIND nil: a flag. Else INTEGER, NUMBER, AXIS (checked, kept as text), LIST (commas, comes back as
---                a table), FILE (must be readable), DIR (not empty), PROVIDER (NAME=FILE, comes back as a provider), any other
---                word: text, one of `choices` if those are given.
+--                repeated =, optional =, without =, with = }, and of names of shared rows: "preset", or { "layout",
+--                default = "offset" } with other fields. KIND nil: a flag. Else INTEGER, NUMBER, AXIS (checked, kept as text),
+--                LIST (commas, comes back as a table), FILE (must be readable), DIR (not empty), PROVIDER (NAME=FILE, comes back
+--                as a provider), any other word: text, one of `choices` if those are given.
 function M.new(spec)
   args.options("cli.options", spec, { "name", "usage", "about", "options", "arguments" })
   args.string("cli.options: name", spec.name)
@@ -140,6 +163,8 @@ function Options:split(argv)
       if not row then return nil, err end
       if not row.metavar then
         if value then return nil, ("%s: got %s, wanted no value"):format(flag, args.show(value)) end
+      elseif not value and row.optional and (i > #argv or argv[i]:sub(1, 1) == "-") then
+        value = true
       elseif not value then
         if i > #argv then return nil, ("%s: got nothing, wanted %s"):format(row.flag, row.metavar) end
         value, i = argv[i], i + 1
@@ -163,7 +188,7 @@ function Options:parse(argv)
   local opt, given = option.defaults(self.rows), {}
   for _, one in ipairs(found) do
     local row, value = one.row, true
-    if row.metavar then
+    if row.metavar and one.text ~= true then
       local wanted
       value, wanted = row.kind.parse(one.text, row)
       if value == nil then return nil, ("%s: got %s, wanted %s"):format(row.flag, args.show(one.text), wanted) end
@@ -252,7 +277,8 @@ function Options:help()
     if type(default) == "table" then default = #default > 0 and table.concat(default, ",") or nil end
     if row.metavar and default ~= nil then notes[#notes + 1] = "default " .. brief(default) end
     local note = #notes > 0 and (" (%s)"):format(table.concat(notes, "; ")) or ""
-    add(row.flag .. (row.metavar and " " .. row.metavar or ""), row.about .. note)
+    local value = row.metavar and (row.optional and " [%s]" or " %s"):format(row.metavar) or ""
+    add(row.flag .. value, row.about .. note)
   end
   add("--help", "print this")
   return table.concat(lines, "\n") .. "\n"
