@@ -41,6 +41,9 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   long read(int fd, void *to, size_t count);
   int close(int fd);
   void *mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
+  int symlink(const char *target, const char *path);
+  int dup(int fd);
+  int dup2(int fd, int as);
   void *memmem(const void *in, size_t bytes, const void *what, size_t what_bytes);
   unsigned long strtoul(const char *text, char **end, int base);
   int glob(const char *pattern, int flags, void *failed, fewhead_glob *found);
@@ -71,6 +74,23 @@ function M.make_folders(path)
     if folder ~= "" and C.mkdir(folder, MODE) ~= 0 and ffi.errno() ~= EEXIST then return failure(folder) end
   end
   return true
+end
+
+--- Make one folder. true; false where something stands there; nil, error.
+function M.make_folder(path)
+  if C.mkdir(path, MODE) == 0 then return true end
+  if ffi.errno() == EEXIST then return false end
+  return failure(path)
+end
+
+--- Make `path` a symbolic link to `target`; it takes the place of a link that stands there. true | nil, error.
+function M.link(target, path)
+  local beside = ("%s.%d.tmp"):format(path, C.getpid())
+  os.remove(beside)
+  if C.symlink(target, beside) ~= 0 then return failure(path) end
+  local ok, err = os.rename(beside, path)
+  if not ok then os.remove(beside) end
+  return ok, err
 end
 
 --- The files and folders whose path is `folder`, as it stands, followed by something that matches the shell's `pattern`; sorted.
@@ -147,6 +167,21 @@ function M.share()
   return ffi.cast("int32_t *", page)
 end
 
+--- Have this process end (SIGKILL) when its parent, process number `parent`, ends. Ends at once where the parent has ended.
+function M.end_with(parent)
+  C.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+  if C.getppid() ~= parent then C._exit(1) end
+end
+
+--- Keep standard output for the caller alone: returns a descriptor of it, and from now on what this process prints to standard
+-- output goes to standard error.
+function M.take_stdout()
+  C.fflush(nil)
+  local kept = C.dup(1)
+  C.dup2(2, 1)
+  return kept
+end
+
 --- How a child ended: nil while it runs; { status = number } or { signal = number, text = its name }.
 function M.ended(child)
   local status = ffi.new("int[1]")
@@ -155,6 +190,9 @@ function M.ended(child)
   if signal == 0 then return { status = math.floor(status[0] / 256) % 256 } end
   return { signal = signal, text = ffi.string(C.strsignal(signal)) }
 end
+
+--- The name of a signal: "Segmentation fault".
+function M.signal_name(signal) return ffi.string(C.strsignal(signal)) end
 
 --- End a child at once and wait until it is gone.
 function M.finish(child)
@@ -168,12 +206,20 @@ function M.kill(pid, signal) return C.kill(pid, signal) == 0 end
 --- Sleep for this many microseconds, less than a second.
 function M.sleep_us(us) C.usleep(us) end
 
---- Write text to a file descriptor at once, past Lua's buffers.
-function M.write_fd(fd, text) C.write(fd, text, #text) end
+--- Write text to a file descriptor at once, past Lua's buffers. false where not all of it could be written.
+function M.write_fd(fd, text)
+  local at = 0
+  while at < #text do
+    local bytes = tonumber(C.write(fd, ffi.cast("const char *", text) + at, #text - at))
+    if bytes < 0 and ffi.errno() ~= EINTR then return false end
+    at = at + math.max(bytes, 0)
+  end
+  return true
+end
 
 -- ---- Signals -----------------------------------------------------------------------------------------------------------
 
-M.SIGHUP, M.SIGINT, M.SIGTERM = 1, 2, 15
+M.SIGHUP, M.SIGINT, M.SIGPIPE, M.SIGTERM, M.SIGCONT = 1, 2, 13, 15, 18
 
 local SIG_BLOCK, SIG_SETMASK = 0, 2
 

@@ -25,8 +25,9 @@ local REFERENCE_FLOPS = 5e8
 
 local TIMING = {
   "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
+  "stopped",
 }
-local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries", "provider_seconds", unpack(TIMING) }
+local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries", "provider_seconds", "phase", unpack(TIMING) }
 -- Options that are the call's, and so are in records.
 local CALL = { "group", "row_invariant" }
 
@@ -187,6 +188,7 @@ local function check_all(race)
   end
   for i, path in ipairs(race.list) do
     if race.opts.interrupted and race.opts.interrupted() then return "compare: interrupted" end
+    if race.opts.phase then race.opts.phase("parity", providers.name_of(path)) end
     local err
     race.checks[i], err = check_one(race, path)
     if err then return err end
@@ -263,6 +265,7 @@ local function time_all(race)
       end
     end
     if #passed == 0 then return {} end
+    if race.opts.phase then race.opts.phase("timing") end
     local times, err, culprit, wrong, input = time_some(race, passed)
     if input then
       local ok, names
@@ -291,6 +294,7 @@ local function records_of(race, times, run)
   local list, base = {}, times[providers.name_of(race.list[1])]
   for i, path in ipairs(race.list) do
     local time = times[providers.name_of(path)]
+    if time and times.noise then time.noise_floor = times.noise.floor end
     list[i] = records.new {
       path = path, case = race.problem.case:describe(), call = pick(race.opts, CALL), parity = race.checks[i], time = time,
       work = race.checks[i].work, verdict = M.verdict(time, base, times.noise, providers.name_of(race.list[1])), run = run,
@@ -354,7 +358,8 @@ end
 --- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
 -- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default:
 -- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
--- row_invariant, as problem:call takes them; canaries, as parity.check has it; and those of fewhead.timing. Returns an object
+-- row_invariant, as problem:call takes them; canaries, as parity.check has it; phase, a function("parity", path) or ("timing")
+-- called before each; and those of fewhead.timing. Returns an object
 -- with .records (fh.record, one a path, in order), .noise, :record(path) and tostring; nil, message where the case does not fit
 -- the device or a timed run fails. A refused path is a record whose parity is "invalid" and says why. A provider that fails to
 -- run is a record with "error"; one that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no

@@ -36,6 +36,7 @@ local VERDICT_CONFIDENCE = 0.9 -- an interval weaker than this (fewer than 5 sam
 
 local OPTIONS = {
   "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
+  "stopped",
 }
 
 local function settings(opts, level)
@@ -49,6 +50,7 @@ local function settings(opts, level)
   args.number("timing: confidence", set.confidence, 0.5, 0.9999, level + 1)
   set.cold = args.boolean("timing: cold", opts.cold or false, level + 1)
   set.noise, set.clock, set.stopwatch, set.interrupted = opts.noise, opts.clock, opts.stopwatch, opts.interrupted
+  set.stopped = opts.stopped
   if set.clock == nil then set.clock = require("fewhead.base.ffi").C.fh_time_ns end
   return set
 end
@@ -70,7 +72,7 @@ local function slots_of(arms, set, level)
       error(("%s.evict: got %s, wanted a function: cold timing calls it"):format(what, args.show(arm.evict)), level + 1)
     end
     seen[arm.name] = "stands twice"
-    slots[i] = { name = arm.name, run = arm.run, evict = arm.evict, samples = {}, primes = 1 }
+    slots[i] = { name = arm.name, run = arm.run, evict = arm.evict, samples = {}, primes = 1, dropped = { count = 0 } }
   end
   if set.noise and seen[set.noise] ~= "stands twice" then
     error(("timing: noise: got %s, wanted the name of an arm, or false"):format(args.show(set.noise)), level + 1)
@@ -109,8 +111,13 @@ local function sample(slot, watch, set)
   elseif slot.estimate_us < PRIME_US then
     for _ = 1, slot.primes do slot.run() end
   end
+  if set.stopped then set.stopped() end
   local us, status = watch(slot.run)
   if status and status ~= 0 then return failed(slot, status) end
+  if set.stopped and set.stopped() then -- the time holds a pause of the process: take the sample again
+    slot.dropped.count = slot.dropped.count + 1
+    return sample(slot, watch, set)
+  end
   slot.samples[#slot.samples + 1] = math.max(us, CLOCK_TICK_US)
   return true
 end
@@ -156,7 +163,7 @@ local function summary(slot, set, stop)
   return {
     median_us = stats.quantile(sorted, 0.5), p05_us = stats.quantile(sorted, 0.05), p95_us = stats.quantile(sorted, 0.95),
     median_lo_us = low, median_hi_us = high, n = #sorted, l2 = set.cold and "cold" or "hot", stop = stop,
-    samples = slot.samples, confidence = set.confidence,
+    samples = slot.samples, confidence = set.confidence, dropped = slot.dropped.count > 0 and slot.dropped.count or nil,
   }
 end
 
@@ -206,10 +213,12 @@ end
 --- Measure arms = { { name =, run = function, evict = function (cold only) }, .. }. A run returns nothing or a status number,
 -- 0 = ok. Options: those of M.defaults; cold = true evicts before every sample; noise = the arm that runs twice (default the
 -- quickest), or false; clock = function returning nanoseconds; stopwatch = function(run) returning microseconds and run's status;
--- interrupted = function asked before every sample: true ends the measurement with nil, "timing: interrupted".
+-- interrupted = function asked before every sample: true ends the measurement with nil, "timing: interrupted"; stopped = function
+-- asked before and after every sample: true after it drops the sample, which is taken again.
 -- Returns { [name] = { median_us, p05_us, p95_us, median_lo_us, median_hi_us, n, l2 = "hot" | "cold", stop, samples,
--- confidence }, noise = { arm, ratio, lo, hi, floor, n } or nil } | nil, message, and where a run failed its status and the name
--- of its arm. samples[i] of all arms belong to one pass; stop is "ci 1.2% <= 2%", "max_samples" or "max_seconds".
+-- confidence, dropped = samples dropped, or nil }, noise = { arm, ratio, lo, hi, floor, n } or nil } | nil, message, and where a
+-- run failed its status and the name of its arm. samples[i] of all arms belong to one pass; stop is "ci 1.2% <= 2%",
+-- "max_samples" or "max_seconds".
 function M.measure(arms, opts)
   local set = settings(opts, 2)
   local slots = slots_of(arms, set, 2)

@@ -13,11 +13,16 @@
 --   case              what was run, all of it: case:describe() of fh.case, or the chunk through a model's layers of fh.layers
 --   call              { group =, row_invariant =, plan = }, options of the call that were given; nil where none were
 --   parity            { status = "pass" | "fail" | "invalid" | "error", reason, against, compared, max_abs, .. } of fh.parity
---   time              { median_us, p05_us, p95_us, n, l2 = "hot" | "cold", .. } of fh.timing; nil without a pass
+--   time              { median_us, p05_us, p95_us, n, l2 = "hot" | "cold", noise_floor, dropped, .. } of fh.timing; nil without
+--                     a pass. noise_floor: of the comparison, how far one path differed from itself, 0.01 = 1 %; dropped: samples
+--                     left out since the process was stopped in them
 --   work              { path = the path that ran, rows, by_path, useful_flops, executed_flops, bytes, waste }, where known; waste
 --                     is the share of the executed FLOPs that multiplied padding
 --   verdict           { verdict, ratio, lo, hi, against = a path }, beside another path of the same comparison
 --   run               the header of fh.run
+--   cell              in the folder of a sweep: { id = hash of case, build, device and settings, at = place in the plan, of = how
+--                     many records the cell has }
+--   failure           of a cell that ended the worker process: { phase =, path =, code = signal or status, text = }
 -- A record may have more fields than these. Whoever adds such a field documents it.
 
 local args = require "fewhead.base.arguments"
@@ -36,7 +41,9 @@ local KEPT = {
     "status", "against", "compared", "sampled", "mean_abs", "max_abs", "rel", "cos_diff", "failing", "lse_max_abs",
     "max_logits_max_abs", "worst", "refused", "reason",
   },
-  time = { "median_us", "p05_us", "p95_us", "median_lo_us", "median_hi_us", "n", "l2", "stop", "plan_us" },
+  time = {
+    "median_us", "p05_us", "p95_us", "median_lo_us", "median_hi_us", "n", "l2", "stop", "plan_us", "noise_floor", "dropped",
+  },
   work = { "path", "rows", "by_path", "useful_flops", "executed_flops", "bytes" },
 }
 

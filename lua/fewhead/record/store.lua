@@ -1,0 +1,270 @@
+--- Store: the folders of runs. Every run has a folder of its own, DATE-NAME, and `latest` beside them is the one started last.
+--
+--   local store = require "fewhead.record.store"
+--   local run = assert(store.create("results/local", "gate_sweep", { seconds = 60 }))
+--   assert(run:add("9f3a61c25b0d7e48", 1, records)); run:finish { state = "complete" }
+--   print(store.find("results/local"))           --> results/local/latest/records.jsonl
+--
+-- A folder holds run.json (what was asked for, and how it ended) and records.jsonl, to which each cell's records are appended and
+-- brought to the disk before the next cell begins. A run that is killed loses the cell at hand. All cells of a folder have the
+-- same build, device and settings, and each cell stands there once.
+
+local args = require "fewhead.base.arguments"
+local file = require "fewhead.record.file"
+local json = require "fewhead.base.json"
+local posix = require "fewhead.base.posix"
+local records = require "fewhead.record.record"
+
+local M = {}
+
+local RECORDS, HEAD, LATEST = "records.jsonl", "run.json", "latest"
+local SEQUENCE = ".sequence" -- in the folder of runs: how many were started there; its lock orders those that start at once
+
+local LOCK_TRIES, LOCK_WAIT_US = 1000, 10000
+
+local Run = { __name = "run" }
+Run.__index = Run
+
+-- Opens a file and locks it; waits for who has it. Where the file system has no locks it is not locked. nil, error.
+local function open_locked(path)
+  local handle, err = io.open(path, "a+e")
+  if not handle then return nil, err end
+  for _ = 1, LOCK_TRIES do
+    if posix.lock(handle) ~= "held" then return handle end
+    posix.sleep_us(LOCK_WAIT_US)
+  end
+  handle:close()
+  return nil, path .. ": another process has held its lock for 10 s"
+end
+
+-- A folder that nobody else has: DATE-NAME, or DATE-NAME-2 and so on for runs of one second. Returns its name, path | nil, error.
+local function make_folder(out, name)
+  local base = os.date("!%Y%m%dT%H%M%SZ") .. "-" .. name
+  local try, n = base, 1
+  while true do
+    local made, err = posix.make_folder(out .. "/" .. try)
+    if made then return try end
+    if made == nil then return nil, err end
+    n = n + 1
+    try = ("%s-%d"):format(base, n)
+  end
+end
+
+local function write_head(run)
+  local ok, err = file.write(run.folder .. "/" .. HEAD, json.encode(run.head) .. "\n")
+  return ok, err
+end
+
+-- Opens the records for appending and locks them for this process.
+local function open_records(run)
+  local path = run.folder .. "/" .. RECORDS
+  local handle, err = io.open(path, "abe")
+  if not handle then return nil, err end
+  handle:setvbuf("no")
+  if posix.lock(handle) == "held" then
+    handle:close()
+    return nil, run.folder .. ": another process is writing to this run"
+  end
+  run.file, run.path = handle, path
+  return true
+end
+
+--- Start a run: make its folder in `out` and the link `latest`. head: a table for run.json, which gets sequence, the number of
+-- the run among those of `out`, that rises whatever the clock does. Returns the run | nil, error.
+function M.create(out, name, head)
+  args.string("store.create: out", out)
+  args.string("store.create: name", name)
+  local ok, err = posix.make_folders(out .. "/x")
+  if not ok then return nil, err end
+  local lock
+  lock, err = open_locked(out .. "/" .. SEQUENCE)
+  if not lock then return nil, ("%s: %s"):format(out, err:match(": (.*)$") or err) end
+  local run = setmetatable({ head = {}, done = {}, order = {}, bytes = 0 }, Run)
+  for key, value in pairs(head) do run.head[key] = value end
+  lock:seek("set", 0)
+  run.head.sequence = select(2, lock:read("*a"):gsub("\n", "")) + 1
+  run.head.state = "running"
+  local folder
+  folder, err = make_folder(out, name)
+  if folder then
+    run.folder, run.name, run.head.name = out .. "/" .. folder, folder, folder
+    ok, err = lock:write(folder, "\n")
+    if ok then ok, err = write_head(run) end
+    if ok then ok, err = open_records(run) end
+    if ok then ok, err = posix.link(folder, out .. "/" .. LATEST) end
+  end
+  lock:close()
+  if not (folder and ok) then return nil, err end
+  return run
+end
+
+-- The records of a text by cell: { [id] = list }, ids in order, bytes up to the last whole cell; or nil, "line N: reason". Lines
+-- of a cell stand together; the last line or cell may be torn.
+local function read_cells(text)
+  local done, order, whole, at, line = {}, {}, 0, 1, 0
+  local id, list
+  for body, stop in text:gmatch("([^\n]*)\n()") do
+    line = line + 1
+    local record = json.decode(body)
+    local reason = record == nil and "no JSON" or records.check(record)
+    if not reason and type(record.cell) ~= "table" then reason = "cell: got nothing, wanted a table" end
+    if reason then
+      if text:find("[^%z%s]", stop) then return nil, ("line %d: %s"):format(line, reason) end
+      break -- the last line: torn
+    end
+    if record.cell.id ~= id then id, list = record.cell.id, {} end
+    list[#list + 1] = record
+    if #list == record.cell.of then
+      if not done[id] then order[#order + 1] = id end
+      done[id], whole, id = list, stop - 1, nil
+    end
+    at = stop
+  end
+  return done, order, whole, at
+end
+
+--- The head of the run in a folder | nil, error.
+function M.head(folder)
+  local path = folder .. "/" .. HEAD
+  local handle, err = io.open(path, "rb")
+  if not handle then return nil, err end
+  local head, reason = json.decode(handle:read("*a") or "")
+  handle:close()
+  if type(head) ~= "table" then return nil, ("%s: %s"):format(path, reason or "wanted an object") end
+  return head
+end
+
+--- Go on with the run in a folder: run.done = { [id] = list of records } and run.order = the ids in the file's order are what it
+-- has. A torn line or cell at the end is cut off. nil, error: no run, damaged, or another process is writing to it.
+function M.resume(folder)
+  args.string("store.resume: folder", folder)
+  local head, err = M.head(folder)
+  if not head then return nil, err end
+  local run = setmetatable({ head = head, folder = folder, name = folder:match("([^/]+)/*$") }, Run)
+  local ok
+  ok, err = open_records(run)
+  if not ok then return nil, err end
+  local handle = assert(io.open(run.path, "rb"))
+  local text = handle:read("*a")
+  handle:close()
+  local whole
+  run.done, run.order, whole = read_cells(text)
+  if not run.done then return nil, ("%s: %s"):format(run.path, run.order) end
+  if whole < #text then
+    ok, err = posix.truncate(run.path, whole)
+    if not ok then return nil, err end
+  end
+  run.bytes = whole
+  return run
+end
+
+--- The cells of a run's folder without going on with it: { [id] = list }, ids in order | nil, error.
+function M.cells(folder)
+  local path = folder .. "/" .. RECORDS
+  local handle, err = io.open(path, "rb")
+  if not handle then return nil, err end
+  local done, order = read_cells(handle:read("*a"))
+  handle:close()
+  if not done then return nil, ("%s: %s"):format(path, order) end
+  return done, order
+end
+
+--- Append the records of a cell, `id` at place `at` of the plan, and bring them to the disk. true | nil, error; after an error
+-- the file ends with the cell before, and the run takes no more.
+function Run:add(id, at, list)
+  if not self.file then return nil, self.path .. ": closed" end
+  local lines = {}
+  for i, record in ipairs(list) do
+    record.cell = { id = id, at = at, of = #list }
+    json.ordered(record, records.fields)
+    lines[i] = json.encode(record) .. "\n"
+  end
+  local text = table.concat(lines)
+  local ok, err = self.file:write(text)
+  if ok then ok, err = posix.sync(self.file) end
+  if not ok then
+    pcall(self.file.close, self.file)
+    self.file = nil
+    posix.truncate(self.path, self.bytes)
+    return nil, ("%s: %s; the file ends before it"):format(self.path, (tostring(err):gsub("^fsync: ", "")))
+  end
+  self.bytes = self.bytes + #text
+  self.done[id], self.order[#self.order + 1] = list, id
+  return true
+end
+jit.off(Run.add) -- compiled, a write that fails is tried again by the interpreter, and the second time says nothing
+
+--- Take cells out of the file: drop(records of a cell) says which. The new file takes the old one's place at once. Returns how
+-- many were taken out | nil, error.
+function Run:drop(drop)
+  local kept, text, dropped = {}, {}, 0
+  for _, id in ipairs(self.order) do
+    if drop(self.done[id]) then
+      self.done[id], dropped = nil, dropped + 1
+    else
+      kept[#kept + 1] = id
+      for _, record in ipairs(self.done[id]) do text[#text + 1] = json.encode(record) .. "\n" end
+    end
+  end
+  if dropped == 0 then return 0 end
+  self.order = kept
+  self.file:close()
+  local whole = table.concat(text)
+  local ok, err = file.write(self.path, whole)
+  if ok then ok, err = open_records(self) end
+  if not ok then return nil, err end
+  self.bytes = #whole
+  return dropped
+end
+
+--- End the run: what stands in `head` goes to run.json, and the records are closed. true | nil, error.
+function Run:finish(head)
+  for key, value in pairs(head or {}) do self.head[key] = value end
+  if self.file then
+    self.file:close()
+    self.file = nil
+  end
+  local ok, err = write_head(self)
+  return ok, err
+end
+
+-- ---- Finding runs ------------------------------------------------------------------------------------------------------------
+
+local function is_file(path)
+  local handle = io.open(path, "rb")
+  local folder = io.open(path .. "/.")
+  if handle then handle:close() end
+  if folder then folder:close() end
+  return handle ~= nil and folder == nil
+end
+
+--- The folder of a run: `path` itself, or the run that `latest` in it is. nil, error.
+function M.folder(path)
+  for _, folder in ipairs { path, path .. "/" .. LATEST } do
+    if is_file(folder .. "/" .. RECORDS) then return folder end
+  end
+  return nil, ("%s: no run in it, wanted a folder with %s or %s in it"):format(path, RECORDS, LATEST)
+end
+
+--- The file of records that a path means: a file, the folder of a run, or a folder whose `latest` is one. nil, error.
+function M.find(path)
+  args.string("store.find: path", path)
+  if is_file(path) then return path end
+  local handle, missing = io.open(path)
+  if not handle then return nil, missing end
+  handle:close()
+  local folder, err = M.folder(path)
+  return folder and folder .. "/" .. RECORDS, err
+end
+
+--- One line that says which run a file of records is of: "run 20260102T030405Z-gate_sweep: 12 cells, 60 s, complete"; the path
+-- where there is no run.json.
+function M.describe(path)
+  local folder = path:match("^(.*)/[^/]+$") or "."
+  local head = M.head(folder)
+  if not head then return path end
+  return ("run %s: %s%s, %s"):format(head.name or folder, head.cells and head.cells .. " cells" or "cells unknown",
+    head.seconds and (", --seconds %g"):format(head.seconds) or "", tostring(head.state))
+end
+
+return M
