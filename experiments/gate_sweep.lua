@@ -1,25 +1,38 @@
--- Where do native heads beat padded ones on this machine? Sweeps s_q, fits the gate, writes what it found.
+-- Where do native heads beat padded ones on this machine? Sweeps s_q, fits the gate, writes what it found to a folder of its own.
 --
 --   ./fewhead run experiments/gate_sweep.lua                                 the few-head case of DeepSeek-V4.1-Flash at TP8
---   ./fewhead run experiments/gate_sweep.lua --preset "glm-5 tp8" --pattern local
+--   ./fewhead run experiments/gate_sweep.lua --preset "glm-5 tp8" --pattern local --ratio 1,2,4 --keep 0.5:0.9:0.2
+--   ./fewhead run experiments/gate_sweep.lua --resume                        goes on with the run that was started last
 --   ./fewhead run experiments/gate_sweep.lua --traffic trace.jsonl           and scores gates on recorded traffic
 --
 -- Ctrl-C keeps what was measured. Exit status: 0, 1 when a path failed parity or nothing could be measured, 130 after Ctrl-C.
 local fh = require "fewhead"
 
+local list = fh.options.axes { preset = fh.preset.default, layout = "vllm" }
+for _, row in ipairs {
+  { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 }, "provider", "device",
+  { "seconds", "NUMBER", "bound for the whole sweep, set-up included; 0: no bound, the fewest samples", default = 170 },
+  { "--cell-seconds", "NUMBER", "a cell hangs after this long", default = fh.sweep.cell_seconds, lo = 1 },
+  { "--max-bytes", "INTEGER", "cells whose tensors take more are refused", lo = 0 }, "cold",
+  { "--min-samples", "INTEGER", "samples of a path at least", lo = 1 },
+  { "--resume", "RUN", "go on with the run in this folder (default: the latest in --out); what it has is not measured again",
+    optional = true },
+  { "--retry-failed", nil, "measure again what failed in that run", with = { resume = true } },
+  { "--shard", "I/N", "part I of N of the cells; fewhead merge puts the parts together" },
+  { "--bisect", nil, "measure between grid points until the crossover is known to 10 % or noise hides it" },
+  { "--dry-run", nil, "print cells, bytes and an estimated time; measure nothing" },
+  { "--list", nil, "print presets, patterns, layouts and axes" },
+  { "--traffic", "FILE", "score gates on a Mooncake JSONL or Azure CSV trace" },
+  { "--skip-bad", nil, "leave bad lines of the trace out and count them", with = { traffic = true } },
+  { "--name", "NAME", "what the run's folder is called after the date", default = "gate_sweep" },
+  { "out", default = "results/local" },
+} do list[#list + 1] = row end
+
 local opt = fh.options {
   name = "gate_sweep", usage = "fewhead run experiments/gate_sweep.lua [options]",
-  about = "Where native heads beat padded ones: a sweep of s_q, the gate that fits it, and what gates are worth on traffic.",
-  options = {
-    "preset", "heads",
-    { "--s-q", "AXIS", "rows of a chunk (default 64:2048:*2 on a CPU, 64:16384:*2 on a GPU)", lo = 1 },
-    { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
-    { "layout", "LIST", default = "vllm,contiguous" }, { "pattern", "LIST" }, "indices", "seed", "provider", "device",
-    "seconds", "cold",
-    { "--traffic", "FILE", "score gates on a Mooncake JSONL or Azure CSV trace" },
-    { "--skip-bad", nil, "leave bad lines of the trace out and count them", with = { traffic = true } },
-    { "out", default = "results/local" },
-  },
+  about = "Where native heads beat padded ones: a sweep of s_q, the gate that fits it, and what gates are worth on traffic.\n"
+    .. 'Every axis takes a value, values with commas, "first:last:step" or "first:last:*k".',
+  options = list,
 }:read(arg)
 
 -- What can be wrong with the command is found before anything is measured.
@@ -27,6 +40,26 @@ local function need(value, err)
   if not value then fh.cli.exit(fh.cli.FAILED, "gate_sweep: " .. err) end
   return value
 end
+
+if opt.list then
+  print(fh.axis.list())
+  return 0
+end
+
+local sizes = { cpu = "64:8192:*2", cuda = "64:16384:*2" }
+local device = opt.device or fh.device.default_name()
+local task = {
+  paths = { "padded", "native", "auto", unpack(opt.provider) }, s_q = sizes[device:match("^%a+")] or sizes.cpu, device = device,
+  cold = opt.cold or nil, seconds = opt.seconds, cell_seconds = opt.cell_seconds, max_bytes = opt.max_bytes, shard = opt.shard,
+  min_samples = opt.min_samples, retry_failed = opt.retry_failed or nil, worker = true, argv = arg,
+}
+for _, key in ipairs(fh.axis.keys) do task[key] = opt[key] or task[key] end
+
+if opt.dry_run then
+  print(fh.sweep.dry_run(task))
+  return 0
+end
+
 local min_sq = opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0)
 local environment = fh.gate.from_env { warn = true }
 local traffic
@@ -34,26 +67,37 @@ if opt.traffic then
   local trace = need(fh.trace.read(opt.traffic, { skip_bad = opt.skip_bad }))
   traffic = { trace = trace, chunks = fh.trace.chunks(trace) }
 end
-local dev = need(fh.cli.device(opt.device))
-local header = fh.run.header(dev)
-local folder = need(fh.run.open_folder(opt.out, header))
+if not opt.out:find("DEVICE", 1, true) then need(fh.run.open_folder(opt.out, { device = "" })) end
+task.store = { out = opt.out, name = opt.name, resume = opt.resume }
 
 local line = fh.progress()
+task.on_cell = function(i, n, cell)
+  line:show(("%d of %d: s_q %s, %s, %s"):format(i, n, tostring(cell.s_q), cell.pattern or "csa", cell.layout))
+end
+task.on_plan = function(plan)
+  if plan.changed then print("a new run, since " .. plan.changed) end
+  if plan.reused > 0 then print(("%d of %d cells are there already"):format(plan.reused, plan.cells)) end
+  if #plan.unfit > 0 then
+    print(("%d of %d cells do not fit into --seconds %g and are left out: %s"):format(#plan.unfit, plan.cells, opt.seconds,
+      table.concat(plan.unfit, "; ")))
+  end
+end
+task.on_interrupt = function()
+  line:clear()
+  io.stderr:write(fh.interrupt.HEARD)
+end
 local sweep, failure = fh.interrupt.during(function(pressed)
-  return fh.sweep {
-    preset = opt.preset, heads = opt.heads, s_q = opt.s_q or (dev.kind == "cpu" and "64:2048:*2" or "64:16384:*2"),
-    paths = { "padded", "native", "auto", unpack(opt.provider) }, layout = opt.layout, seed = opt.seed,
-    pattern = not opt.indices and opt.pattern or nil, indices = opt.indices,
-    cold = opt.cold, max_seconds = opt.seconds, device = dev, run = header,
-    out = folder .. "/gate_sweep.jsonl", interrupted = pressed,
-    on_cell = function(i, n, cell)
-      line:show(("%d of %d: s_q %d, %s, %s"):format(i, n, cell.s_q, cell.pattern, cell.layout))
-    end,
-  }
+  task.interrupted = pressed
+  if opt.bisect then task.more = fh.gate_bisect.new(task) end
+  return fh.sweep(task)
 end)
 line:clear()
-need(sweep, failure)
-if #sweep.records == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "gate_sweep: interrupted before the first cell was done") end
+need(sweep, failure and failure:gsub("^name:", "--device:"))
+if #sweep.records == 0 then
+  if sweep.interrupted then fh.cli.exit(fh.cli.INTERRUPTED, "gate_sweep: interrupted before the first cell was done") end
+  print(sweep:summary())
+  return opt.shard and sweep.planned == 0 and 0 or fh.cli.FAILED
+end
 
 local gate, gate_error = fh.gate.fit(sweep)
 local report = fh.gate_report.make {
@@ -61,8 +105,9 @@ local report = fh.gate_report.make {
   environment = environment, traffic = traffic,
 }
 print(report:text())
-local whole, err = report:write(folder .. "/gate_sweep")
+print("\n" .. sweep:summary())
+local whole, err = report:write(sweep.folder .. "/report")
 need(not sweep.write_error and whole, sweep.write_error or err)
-print(("\nwritten: %s/gate_sweep.jsonl, .md%s"):format(folder, gate and ", .svg" or ""))
+print(("written: %s/records.jsonl, run.json, report.md%s"):format(sweep.folder, gate and ", report.svg" or ""))
 if sweep.interrupted then return fh.cli.INTERRUPTED end
 return (gate and #sweep:failures().records == 0) and 0 or fh.cli.FAILED

@@ -1,7 +1,7 @@
 -- What are gates worth on recorded traffic? Scores them with the times of an earlier gate sweep; measures nothing.
 --
 --   ./fewhead run experiments/gate_traffic.lua --traffic trace.jsonl
---   ./fewhead run experiments/gate_traffic.lua --sweep results/local/gate_sweep.jsonl --traffic trace.csv --load 0.3
+--   ./fewhead run experiments/gate_traffic.lua --sweep results/local/20260102T030405Z-gate_sweep --traffic trace.csv --load 0.3
 --
 -- A trace is Mooncake JSONL or Azure CSV, told apart by content. The chunks it makes follow from the options below.
 local fh = require "fewhead"
@@ -11,7 +11,7 @@ local opt = fh.options {
   about = "What gates are worth on recorded traffic, by the times of an earlier gate sweep.",
   options = {
     { "--traffic", "FILE", "Mooncake JSONL or Azure CSV", repeated = true },
-    { "--sweep", "FILE", "what gate_sweep.lua wrote (default results/local/gate_sweep.jsonl)" },
+    { "--sweep", "RUN", "a run of gate_sweep.lua: its folder, or a file of records", default = "results/local" },
     { "--layout", "NAME", "use this layout's times only", choices = fh.layout.names },
     { "--pattern", "NAME", "use this pattern's times only", choices = fh.pattern.names },
     { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
@@ -33,9 +33,11 @@ local function need(value, err)
   return value
 end
 
-local sweep = need(fh.sweep.read(opt.sweep or "results/local/gate_sweep.jsonl"))
+local path = need(fh.store.find(opt.sweep))
+local sweep = need(fh.sweep.read(path))
 local gate = need(fh.gate.fit(sweep:filter { layout = opt.layout, pattern = opt.pattern }))
 local gates = fh.score.candidates(gate, opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0))
+print("times from " .. fh.store.describe(path))
 print(gate)
 for _, file in ipairs(opt.traffic) do
   local trace = need(fh.trace.read(file, { skip_bad = opt.skip_bad }))

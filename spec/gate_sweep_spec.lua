@@ -64,10 +64,10 @@ describe("gate_sweep", function()
     assert.matches("\nauto [^\n]+\nauto over the best path and its plan: %-?[%d.]+ %% on average", out)
   end)
 
-  it("writes whole files", function()
+  it("writes four whole files to a folder of its own", function()
     local run_of = whole_run()
     local lines = 0
-    for line in read(run_of.folder .. "out/gate_sweep.jsonl"):gmatch("([^\n]*)\n") do
+    for line in read(run_of.folder .. "out/latest/records.jsonl"):gmatch("([^\n]*)\n") do
       local record = assert(json.decode(line))
       assert.is_true(record.path == "padded" or record.path == "gather" or record.path == "packed" or record.path == "auto")
       assert.equal("pass", record.parity.status)
@@ -76,14 +76,14 @@ describe("gate_sweep", function()
       lines = lines + 1
     end
     assert.equal(2 * (#paths + 1), lines)
-    local markdown = read(run_of.folder .. "out/gate_sweep.md")
+    local markdown = read(run_of.folder .. "out/latest/report.md")
     assert.matches("^# Gate sweep: v4%.1%-flash tp8\n", markdown)
-    assert.is_truthy(markdown:find("![times and speed-up over s_q](gate_sweep.svg)", 1, true))
+    assert.is_truthy(markdown:find("![times and speed-up over s_q](report.svg)", 1, true))
     assert.equal(run_of.out:find("\nrecommended[ :]") ~= nil, markdown:find("\n```\nexport VLLM_DSV41_FEWHEAD_", 1, true) ~= nil)
-    local svg = read(run_of.folder .. "out/gate_sweep.svg")
+    local svg = read(run_of.folder .. "out/latest/report.svg")
     assert.matches("^<svg .*>padded</text>.*</svg>\n$", svg)
-    assert.equal("gate_sweep.jsonl\ngate_sweep.md\ngate_sweep.svg\ngate_sweep_traffic.svg",
-      (helper.shell("ls -A " .. run_of.folder .. "out")))
+    assert.equal("records.jsonl\nreport.md\nreport.svg\nreport_traffic.svg\nrun.json",
+      (helper.shell("ls -A " .. run_of.folder .. "out/latest/")))
   end)
 
   it("scores gates on the traffic it is given", function()
@@ -94,7 +94,7 @@ describe("gate_sweep", function()
     assert.matches("71%.4 %% of the rows lie in chunks outside the measured s_q 8 to 16", out)
     assert.matches("\n0 %(always%) +100%.0 %% +100%.0 %% ", out)
     assert.matches("\n2048 %(published%) +0%.0 %% +0%.0 %% ", out)
-    assert.matches("## Gates on traffic", read(run_of.folder .. "out/gate_sweep.md"))
+    assert.matches("## Gates on traffic", read(run_of.folder .. "out/latest/report.md"))
     assert.matches("; 1 bad lines left out, the first: [^\n]*trace:3: timestamp", out)
   end)
 
@@ -114,21 +114,21 @@ describe("gate_sweep", function()
   it("keeps what was measured on Ctrl-C, writes whole files and leaves with 130", function()
     -- Interrupted as soon as the first cell is on the disk; the large ones to come last longer than that takes.
     local out, status = helper.shell(([[
-      cd %s. && mkdir %sout && echo old >%sout/gate_sweep.md
+      cd %s.
       ./fewhead run experiments/gate_sweep.lua --s-q 8:2048:*2 --seconds 0 --out %sout >%sstdout 2>&1 &
-      while kill -0 $! && ! grep -qs . %sout/gate_sweep.jsonl.*.tmp; do sleep 0.05; done
+      while kill -0 $! && ! grep -qs . %sout/latest/records.jsonl; do sleep 0.05; done
       kill -INT $!
-      wait $!]]):format(helper.root, folder, folder, folder, folder, folder))
+      wait $!]]):format(helper.root, folder, folder, folder))
     assert.equal("", out)
     assert.equal(130, status)
-    assert.equal("gate_sweep.jsonl\ngate_sweep.md\ngate_sweep.svg", (helper.shell("ls -A " .. folder .. "out")))
+    assert.equal("records.jsonl\nreport.md\nreport.svg\nrun.json", (helper.shell("ls -A " .. folder .. "out/latest/")))
     local text = read(folder .. "stdout")
-    local measured = tonumber(text:match("interrupted: (%d+) of 18 cells measured"))
-    assert.is_true(measured >= 1 and measured < 18)
-    local _, lines = read(folder .. "out/gate_sweep.jsonl"):gsub("[^\n]*\n", function(line) assert(json.decode(line)) end)
+    local measured = tonumber(text:match("interrupted: (%d+) of 9 cells measured"))
+    assert.is_true(measured >= 1 and measured < 9)
+    local _, lines = read(folder .. "out/latest/records.jsonl"):gsub("[^\n]*\n", function(line) assert(json.decode(line)) end)
     assert.equal((#paths + 1) * measured, lines)
-    assert.matches("interrupted: " .. measured .. " of 18 cells measured", read(folder .. "out/gate_sweep.md"))
-    assert.matches("</svg>\n$", read(folder .. "out/gate_sweep.svg"))
+    assert.matches("interrupted: " .. measured .. " of 9 cells measured", read(folder .. "out/latest/report.md"))
+    assert.matches("</svg>\n$", read(folder .. "out/latest/report.svg"))
   end)
 
   it("finds out before it measures that --out cannot be written, as all that take it do", function()
@@ -226,12 +226,12 @@ end)
 describe("gate_traffic", function()
   it("scores an earlier sweep on any number of traces without measuring", function()
     write(folder .. "csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.9799600,9,10")
-    local sweep = whole_run().folder .. "out/gate_sweep.jsonl"
+    local sweep = whole_run().folder .. "out/latest/records.jsonl"
     local before = read(sweep)
     local options = "--sweep %s --traffic %strace --traffic %scsv --alone --skip-bad"
     local out, status = run("gate_traffic", options:format(sweep, whole.folder, folder))
     assert.equal(0, status)
-    assert.matches("^csa vllm hot: ", out)
+    assert.matches("^times from run [%w_-]+: 2 cells, complete\ncsa vllm hot: ", out)
     assert.matches("trace: mooncake, 2 requests", out)
     assert.matches("csv: azure, 1 requests", out)
     assert.matches("2 chunks, 28 rows of 2 requests: every request alone, infinite prefix cache, at most 8192 rows a chunk", out)

@@ -13,7 +13,7 @@ M._rooms = {
   { "base", { "arguments", "option", "ffi", "json", "npy", "table" } },
   { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
-  { "record", { "file", "record", "run" } },
+  { "record", { "file", "record", "run", "store" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },

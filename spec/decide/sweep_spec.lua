@@ -169,7 +169,7 @@ describe("fh.sweep", function()
 
   it("refuses wrong options before anything runs", function()
     assert.matches('^sweep: unknown option "sq"; did you mean "s_q"%? known: ', helper.refusal(function() small { sq = 4 } end))
-    assert.equal('sweep: s_q: got "4:x", wanted numbers, "a,b,c" or a range "first:last:*k" or "first:last:+k"',
+    assert.equal('sweep: s_q: got "4:x", wanted numbers, "a,b,c" or a range "first:last:step" or "first:last:*k"',
       helper.refusal(function() local s = fh.sweep { s_q = "4:x" } return s end))
     assert.equal("sweep: max_seconds: got -1, wanted a finite number >= 0",
       helper.refusal(function() local s = fh.sweep { s_q = 4, max_seconds = -1 } return s end))

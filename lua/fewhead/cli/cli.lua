@@ -56,6 +56,7 @@ end
 function commands.info(argv) return require("fewhead.cli.info").main(argv) end
 function commands.parity(argv) return require("fewhead.cli.parity").main(argv) end
 function commands.compare(argv) return require("fewhead.cli.compare").main(argv) end
+function commands.worker(argv) return require("fewhead.cli.worker").main(argv) end -- started by a sweep, not typed
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
 local names = { "run", "info", "parity", "compare", "repl" }

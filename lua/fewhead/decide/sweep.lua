@@ -8,230 +8,503 @@
 
 local args = require "fewhead.base.arguments"
 local axis = require "fewhead.decide.axis"
+local cells = require "fewhead.decide.cells"
 local device = require "fewhead.device.device"
+local hash = require "fewhead.base.hash"
+local json = require "fewhead.base.json"
 local path_table = require "fewhead.device.path"
-local pattern = require "fewhead.case.pattern"
-local preset = require "fewhead.case.preset"
+local posix = require "fewhead.base.posix"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
 
 local M = {}
 
--- Axes: options of fh.case that take several values, the slowest-changing first. Sizes in the axis grammar; names with
--- commas.
-local SIZES = { "s_q", "heads", "s_kv", "topk", "window", "index_topk", "ratio", "prior", "requests", "h_pad", "seed" }
-local NAMES = { "preset", "pattern", "layout" }
-local AXES = {
-  "s_q", "preset", "heads", "pattern", "layout", "s_kv", "topk", "window", "index_topk", "ratio", "prior", "requests", "h_pad",
-  "seed",
-}
-
 -- Options of the sweep itself, and those it hands on to fewhead.compare.
-local OWN = { "paths", "device", "out", "on_record", "on_cell", "interrupted", "max_seconds", "argv", "run" }
+local OWN = {
+  "axes", "paths", "device", "out", "on_record", "on_cell", "on_plan", "on_interrupt", "interrupted", "max_seconds", "seconds",
+  "cell_seconds", "max_bytes", "shard", "worker", "store", "retry_failed", "more", "argv", "run",
+}
 local COMPARE = { "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant" }
 
--- Sizes of a cell, as far as an axis can know them; the case says the rest.
-local MOST = 2 ^ 31 - 1
+--- The paths where none are named.
+M.paths = { "padded", "native" }
 
--- ---- Cells -----------------------------------------------------------------------------------------------------------------
+--- The longest that a cell may take in a worker, seconds, before it counts as hanging.
+M.cell_seconds = 600
 
--- The values of an axis of names, each checked.
-local function names_of(key, value, level)
-  local what = "sweep: " .. key
-  if key ~= "preset" then return axis.names(what, value, require("fewhead.case." .. key).names, level + 1) end
-  local values = axis.names(what, value, nil, level + 1)
-  for _, name in ipairs(values) do preset.check(what, name, level + 1) end
-  return values
-end
-
--- The axes of an option table as { { key =, values = }, .. }, and the rest of it, which every cell shares.
-local function axes_of(options, level)
-  local is_size, is_name, shared, axes = {}, {}, {}, {}
-  for _, key in ipairs(SIZES) do is_size[key] = true end
-  for _, key in ipairs(NAMES) do is_name[key] = true end
-  for key, value in pairs(options) do
-    if not is_size[key] and not is_name[key] then shared[key] = value end
-  end
-  for _, key in ipairs(AXES) do
-    local value = options[key]
-    if value ~= nil then
-      local values = is_size[key] and axis.integers("sweep: " .. key, value, 0, MOST, level + 1)
-        or names_of(key, value, level + 1)
-      axes[#axes + 1] = { key = key, values = values }
-    end
-  end
-  if options.s_q == nil then error('sweep: s_q: got nil, wanted numbers, such as "64:2048:*2"', level + 1) end
-  return axes, shared
-end
-
--- The pattern of cells: what the axis says, else what fh.case takes.
-local function pattern_of(cell, shared) return cell.pattern or shared.pattern or (shared.indices and "file") or "csa" end
-
--- Every combination. A cell has no option that its pattern does not take.
-local function product(axes, shared)
-  local cells = { {} }
-  for _, one in ipairs(axes) do
-    local longer = {}
-    for _, cell in ipairs(cells) do
-      local fits = next(pattern.fitting(pattern_of(cell, shared), { [one.key] = true })) ~= nil
-      for _, value in ipairs(fits and one.values or { false }) do
-        local copy = {}
-        for k, v in pairs(cell) do copy[k] = v end
-        if fits then copy[one.key] = value end
-        longer[#longer + 1] = copy
-      end
-    end
-    cells = longer
-  end
-  for _, cell in ipairs(cells) do
-    for k, v in pairs(pattern.fitting(pattern_of(cell, shared), shared)) do cell[k] = v end
-  end
-  return cells
-end
-
--- Refuse a pattern's option that none of the sweep's patterns takes, and a pattern without the option that it needs.
-local function check_patterns(options, axes, level)
-  local names = { pattern_of({}, options) }
-  for _, one in ipairs(axes) do
-    if one.key == "pattern" then names = one.values end
-  end
-  for _, name in ipairs(names) do
-    local needed = pattern.needs(name)
-    if needed and options[needed] == nil then
-      error(("sweep: %s: got nil, wanted the file of pattern %s"):format(needed, name), level + 1)
-    end
-  end
-  for _, key in ipairs(pattern.options) do
-    local taken = options[key] == nil
-    for _, name in ipairs(names) do taken = taken or pattern.takes(name, key) end
-    if not taken then
-      error(("sweep: %s: has no effect with pattern %s; patterns that take it: %s"):format(key, table.concat(names, ", "),
-        table.concat(pattern.taking(key), ", ")), level + 1)
-    end
-  end
-end
-
--- ---- Running ---------------------------------------------------------------------------------------------------------------
-
--- The records of a cell that did not come to a comparison: one a path, with the reason.
-local function refused(options, paths, reason, how)
-  local list, case = {}, {}
-  for key, value in pairs(options) do case[key] = value end
-  case.h_q, case.heads = case.h_q or case.heads, nil
-  for i, path in ipairs(paths) do
-    list[i] = records.new {
-      path = path, case = case, call = { group = how.group, row_invariant = how.row_invariant }, run = how.run,
-      parity = { status = "invalid", against = "reference", compared = 0, reason = reason },
-    }
-  end
-  return list
-end
-
--- Makes and compares one cell. A list of records, or nil when it was interrupted within.
-local function measure(options, paths, how)
-  local ok, case, err = pcall(require("fewhead.case.case").new, options)
-  if not ok then case, err = nil, tostring(case):gsub("^.-%.lua:%d+: ", "") end
-  if not case then return refused(options, paths, err, how) end
-  local result
-  result, err = require("fewhead.measure.compare").compare(case, paths, how)
-  case:free()
-  if result then return result.records end
-  if how.interrupted and how.interrupted() then return nil end
-  return refused(options, paths, err, how)
-end
+-- Of a cell's share of the seconds, what timing gets; the rest is set-up and parity.
+local TIMING_SHARE = 0.7
 
 local Sweep = { __name = "sweep" }
 Sweep.__index = Sweep
 
 local function new(list) return setmetatable({ records = list or {}, interrupted = false }, Sweep) end
 
--- What a sweep is to do: { cells =, paths =, own = options of its own, compare = options of fh.compare, run = the header }. Wrong
--- options raise; level as in error(), 1 = the caller of this.
+-- ---- The task ----------------------------------------------------------------------------------------------------------------
+
+-- { i, n } of a shard's text "2/8".
+local function shard_of(value, level)
+  local i, n = tostring(value):match("^(%d+)/(%d+)$")
+  i, n = tonumber(i), tonumber(n)
+  if not i or n < 1 or i < 1 or i > n then
+    error(('sweep: shard: got %s, wanted "i/N" with i in 1 .. N'):format(args.show(value)), level + 1)
+  end
+  return { i, n }
+end
+
+local function check_own(own, level)
+  if own.max_seconds ~= nil then args.number("sweep: max_seconds", own.max_seconds, 0, nil, level + 1) end
+  if own.seconds ~= nil then args.number("sweep: seconds", own.seconds, 0, nil, level + 1) end
+  if own.cell_seconds ~= nil then args.number("sweep: cell_seconds", own.cell_seconds, 0, nil, level + 1) end
+  if own.max_bytes ~= nil then args.integer("sweep: max_bytes", own.max_bytes, 0, nil, level + 1) end
+  if own.worker and type(own.device) == "table" then
+    error("sweep: device: got a device, wanted its name: the worker process opens it", level + 1)
+  end
+  if own.seconds == 0 then own.seconds, own.max_seconds = nil, 0 end -- the fewest samples, however long they take
+end
+
+-- What a sweep is to do: { plan =, own = options of its own, how = options of fh.compare, shard = }. Wrong options raise; level
+-- as in error(), 1 = the caller of this.
 local function task_of(options, level)
   local known = {}
   for _, list in ipairs { require("fewhead.case.case").options, OWN, COMPARE } do
     for _, key in ipairs(list) do known[#known + 1] = key end
   end
   args.options("sweep", args.table("sweep", options, level + 1), known, level + 1)
-  local dev = device.check("sweep: device", options.device or device.default(), level + 1)
-  local paths = require("fewhead.measure.compare").expand("sweep: paths", options.paths or { "padded", "native" }, dev, level + 1)
-  local axes, shared = axes_of(options, level + 1)
-  check_patterns(options, axes, level + 1)
-  if options.max_seconds ~= nil then args.number("sweep: max_seconds", options.max_seconds, 0, nil, level + 1) end
-  local own, compare = {}, {}
-  for _, key in ipairs(OWN) do own[key], shared[key] = options[key], nil end
-  for _, key in ipairs(COMPARE) do compare[key], shared[key] = options[key], nil end
-  if options.indices and not options.pattern then shared.pattern = "file" end -- refused cells say so too
-  local run = own.run or require("fewhead.record.run").header(dev, own.argv)
-  compare.device, compare.run, compare.interrupted = dev, run, own.interrupted
-  return { cells = product(axes, shared), paths = paths, own = own, compare = compare, run = run }
+  local task = { own = {}, how = {} }
+  for _, key in ipairs(OWN) do task.own[key] = options[key] end
+  for _, key in ipairs(COMPARE) do task.how[key] = options[key] end
+  check_own(task.own, level + 1)
+  if not task.own.worker then -- else the worker process says what is wrong with the two
+    local dev = device.check("sweep: device", task.own.device or device.default(), level + 1)
+    require("fewhead.measure.compare").expand("sweep: paths", task.own.paths or M.paths, dev, level + 1)
+  end
+  local of_cells = { axes = options.axes }
+  for _, key in ipairs(axis.keys) do of_cells[key] = options[key] end
+  task.plan = cells.plan(of_cells, level + 1)
+  task.cells = task.plan.cells
+  if options.shard then
+    task.shard = shard_of(options.shard, level + 1)
+    task.cells = cells.shard(task.cells, unpack(task.shard))
+  end
+  return task
 end
 
--- The seconds of those that are left that cell i gets: its share of the rows to come.
-local function share_of(cells, i, left)
-  local rows = 0
-  for j = i, #cells do rows = rows + cells[j].s_q end
-  return math.max(0, left) * (rows > 0 and cells[i].s_q / rows or 0)
-end
+--- The fewest samples that a path gets.
+local function samples_of(how) return how.min_samples or require("fewhead.measure.timing").defaults.min_samples end
 
--- Add the records of a cell to a sweep and, while it can be written, to the file.
-local function take(sweep, measured, on_record)
-  for _, record in ipairs(measured) do
-    sweep.records[#sweep.records + 1] = record
-    if sweep.writer then
-      local ok
-      ok, sweep.write_error = sweep.writer:add(record)
-      if not ok then sweep.writer = nil end -- the file holds what came before; what is measured from here on is in the result
+-- Bytes and seconds as a person reads them.
+local function bytes_text(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
+
+local DRY_CELLS = 40 -- a dry run shows so many cells and counts the rest
+
+--- What a sweep with these options would do, as text: its cells with their memory and time, about, and the reasons of those that
+-- are refused. A worker process measures how fast the device is; nothing else runs. Wrong options raise.
+function M.dry_run(options)
+  local task = task_of(options, 2)
+  local bench, err = require("fewhead.decide.worker").open {
+    device = task.own.device, paths = task.own.paths or M.paths, how = task.how, argv = {}, rates = true,
+  }
+  if not bench then error("sweep: " .. err, 0) end
+  bench:close()
+  local lines, total, largest = {}, 0, 0
+  for i, cell in ipairs(task.cells) do
+    local seconds = cells.seconds(cell, bench.paths, samples_of(task.how), bench.rates)
+    total, largest = total + seconds, math.max(largest, cell.bytes)
+    if i <= DRY_CELLS then
+      lines[i] = cell.reason and ("%s: refused: %s"):format(cell.text:gsub("^no case: ", ""), cell.reason)
+        or ("%s: %s, %.1f s"):format(cell.text, bytes_text(cell.bytes), seconds)
     end
-    if on_record then on_record(record) end
+  end
+  if #task.cells > DRY_CELLS then lines[#lines + 1] = (".. and %d more"):format(#task.cells - DRY_CELLS) end
+  lines[#lines + 1] = ("%d cells, %d duplicates counted once, largest %s, at least about %.0f s on %s"):format(#task.cells,
+    task.plan.duplicates, bytes_text(largest), total, bench.header.device)
+  return table.concat(lines, "\n")
+end
+
+-- ---- Running one cell --------------------------------------------------------------------------------------------------------
+
+-- In this process: what fewhead.decide.worker is in another one.
+local function own_process(task)
+  local cell = require "fewhead.decide.cell"
+  local own = task.own
+  local bench, err = cell.open {
+    device = own.device or device.default(), paths = own.paths or M.paths, how = task.how, argv = own.argv, run = own.run,
+    rates = own.seconds ~= nil,
+  }
+  if not bench then return nil, err end
+  local token = posix.block(posix.SIGCONT)
+  function bench:measure(options, limits) -- luacheck: ignore self
+    while posix.take(token) do end
+    local list = cell.measure(bench, options, {
+      max_seconds = limits.max_seconds, interrupted = limits.interrupted, stopped = function() return posix.take(token) end,
+    })
+    return list and { records = list } or { interrupted = true }
+  end
+  function bench:close() posix.unblock(token) end -- luacheck: ignore self
+  return bench
+end
+
+local function open_bench(task)
+  local own = task.own
+  if not own.worker then return own_process(task) end
+  local bench, err = require("fewhead.decide.worker").open {
+    device = own.device, paths = own.paths or M.paths, how = task.how, argv = own.argv,
+    rates = own.seconds ~= nil,
+  }
+  return bench, err
+end
+
+local function refused(job, cell, status, reason, more)
+  return require("fewhead.decide.cell").refused(cell.options, job.bench.paths, job.task.how, status, reason, more)
+end
+
+-- The records of a cell that is not to be measured, or nil.
+local function unmeasured(job, cell)
+  if cell.reason then return refused(job, cell, "invalid", cell.reason) end
+  local most = job.task.own.max_bytes
+  if most and cell.bytes > most then
+    return refused(job, cell, "invalid", ("max_bytes: the cell needs about %.0f bytes, wanted at most %.0f"):format(cell.bytes,
+      most))
   end
 end
 
---- Run a sweep. Axes, each one value or several: s_q, heads, s_kv, topk, window, index_topk, ratio, prior, requests, h_pad, seed
--- in the axis grammar, preset, pattern, layout as names; every other option of fh.case holds for all cells. And
+local function seconds_left(job)
+  return job.limit and job.limit - tonumber(job.clock() - job.start) / 1e9
+end
+
+-- Seconds of timing that a cell gets: its share of those that are left, by the work of the cells to come.
+local function timing_seconds(job, i)
+  local own, sum = job.task.own, 0
+  local left = job.limit and seconds_left(job) or own.max_seconds and own.max_seconds - tonumber(job.clock() - job.start) / 1e9
+  if not left then return nil end
+  for j = i, #job.list do
+    if not job.unfit[job.list[j]] then sum = sum + job.list[j].weight end
+  end
+  local share = sum > 0 and math.max(0, left) * job.list[i].weight / sum or 0
+  return job.limit and share * TIMING_SHARE or share
+end
+
+-- The records of cell i; nil, "interrupted" | "late"; or nil, nil, err where no worker can be started.
+local function measure(job, i)
+  local cell, own = job.list[i], job.task.own
+  local before = job.clock()
+  local answer, err = job.bench:measure(cell.options, {
+    max_seconds = timing_seconds(job, i), seconds = own.cell_seconds or M.cell_seconds, left = seconds_left(job),
+    interrupted = own.interrupted, on_interrupt = own.on_interrupt,
+  })
+  if not answer then return nil, nil, err end
+  if answer.interrupted then return nil, "interrupted" end
+  if answer.late then return nil, "late" end
+  if answer.failure then
+    local where = answer.failure
+    return refused(job, cell, "error", ("the worker process ended in %s%s: %s"):format(where.phase,
+      where.path and " of " .. where.path or "", where.text), { failure = where })
+  end
+  if cell.seconds and cell.seconds > 0 then -- how far the estimates are off on this machine
+    job.took, job.guessed = job.took + tonumber(job.clock() - before) / 1e9, job.guessed + cell.seconds
+  end
+  return answer.records
+end
+
+-- ---- The sweep ---------------------------------------------------------------------------------------------------------------
+
+-- Which cells do not fit into the seconds: those whose least time, after the ones before, goes beyond the limit.
+local function leave_out(job)
+  local total = 0
+  for _, cell in ipairs(job.list) do
+    if not job.done[cell] and job.limit then
+      if total + cell.seconds > job.limit then job.unfit[cell] = true else total = total + cell.seconds end
+    end
+  end
+end
+
+local function id_of(job, cell) return hash.text(cell.config .. " " .. job.fingerprint) end
+
+local function prepare(job, cell)
+  local bench = job.bench
+  cell.id = id_of(job, cell)
+  cell.seconds = bench.rates and cells.seconds(cell, bench.paths, samples_of(job.task.how), bench.rates)
+  cell.weight = cell.seconds or cell.flops.native or 0
+  job.done[cell] = job.store and job.store.done[cell.id]
+end
+
+-- Whether a cell failed: a path was wrong, or its process ended. A cell that is refused has not failed.
+local function failed(list)
+  for _, record in ipairs(list) do
+    if record.parity.status == "fail" or record.parity.status == "error" then return true end
+  end
+  return false
+end
+
+-- A name for a cell in messages.
+local function name_of(cell)
+  local o = cell.options
+  return ("s_q %s%s%s"):format(tostring(o.s_q), o.pattern and ", " .. o.pattern or "", o.layout and ", " .. o.layout or "")
+end
+
+-- Add the records of a cell to a sweep and, while they can be written, to the file and the store.
+local function take(job, cell, list)
+  local sweep = job.sweep
+  for _, record in ipairs(list) do
+    record.run = record.run or job.bench.header
+    json.ordered(record, records.fields)
+  end
+  if job.store and not sweep.write_error then
+    local ok, err = job.store:add(cell.id, cell.at, list)
+    if not ok then sweep.write_error = err end
+  end
+  for _, record in ipairs(list) do
+    sweep.records[#sweep.records + 1] = record
+    if job.writer then
+      local ok
+      ok, sweep.write_error = job.writer:add(record)
+      if not ok then job.writer = nil end -- the file holds what came before; what is measured from here on is in the result
+    end
+    if job.task.own.on_record then job.task.own.on_record(record) end
+  end
+  if failed(list) then sweep.failed[#sweep.failed + 1] = name_of(cell) end
+end
+
+-- One cell of the list: measured, reused or left out. false where the sweep ends here; then why, an error or nil.
+local function step(job, i)
+  local cell, sweep, own = job.list[i], job.sweep, job.task.own
+  if job.done[cell] then
+    for _, record in ipairs(job.done[cell]) do sweep.records[#sweep.records + 1] = record end
+    if failed(job.done[cell]) then sweep.failed[#sweep.failed + 1] = name_of(cell) end
+    sweep.reused = sweep.reused + 1
+    return true
+  end
+  if own.interrupted and own.interrupted() then
+    sweep.interrupted = true
+    return false
+  end
+  if own.on_cell then own.on_cell(i, #job.list, cell.options) end
+  local list, why, err = unmeasured(job, cell), nil, nil
+  if not list then
+    local left = seconds_left(job)
+    local factor = job.guessed > 0 and math.max(1, job.took / job.guessed) or 1
+    if job.unfit[cell] or left and cell.seconds * factor > left then why = "late"
+    else list, why, err = measure(job, i) end
+  end
+  if err then return false, err end
+  if why == "interrupted" then
+    sweep.interrupted = true
+    return false
+  end
+  if why == "late" then
+    sweep.unfit[#sweep.unfit + 1] = name_of(cell)
+    return true
+  end
+  sweep.measured = sweep.measured + 1
+  take(job, cell, list)
+  return true
+end
+
+-- The fingerprint as one hash.
+local function fingerprint_id(fingerprint) return hash.text(json.encode(fingerprint)) end
+
+-- What run.json says of a sweep that is about to begin.
+local function head_of(job)
+  local task, bench = job.task, job.bench
+  return {
+    fingerprint = bench.fingerprint, plan = task.plan.config, planned = #task.plan.cells, cells = #task.cells,
+    shard = task.shard, seconds = job.limit, argv = bench.header.argv, date = bench.header.date, commit = bench.header.commit,
+  }
+end
+
+-- Opens the store of a sweep. own.store: { out =, name =, resume = a folder or nil }. true | nil, err.
+local function open_store(job)
+  local store, wanted, sweep = require "fewhead.record.store", job.task.own.store, job.sweep
+  local err
+  local out = require("fewhead.record.run").folder(wanted.out, job.bench.header)
+  local before, none = wanted.resume, nil
+  if before then before, none = store.folder(before == true and out or before) end
+  if none and wanted.resume ~= true then return nil, none end
+  if before then
+    local head, no_head = store.head(before)
+    if not head then return nil, no_head end
+    if head.fingerprint and fingerprint_id(head.fingerprint) == job.fingerprint then
+      job.store, err = store.resume(before)
+      if not job.store then return nil, err end
+      local next_head = head_of(job)
+      next_head.state = "running"
+      for key, value in pairs(next_head) do job.store.head[key] = value end
+      if job.task.own.retry_failed then
+        local dropped
+        dropped, err = job.store:drop(failed)
+        if not dropped then return nil, err end
+      end
+    else
+      sweep.changed = ("%s has %s"):format(before, M.differences(head.fingerprint or {}, job.bench.fingerprint))
+    end
+  end
+  if not job.store then
+    job.store, err = store.create(out, wanted.name, head_of(job))
+    if not job.store then return nil, err end
+  end
+  sweep.folder = job.store.folder
+  return true
+end
+
+--- How two fingerprints differ: "library: a, here b; threads: 2, here 4"; nil where they do not.
+function M.differences(before, here)
+  local list, keys = {}, {}
+  for _, one in ipairs { before, here } do
+    for key in pairs(one) do
+      if not keys[key] then keys[#keys + 1], keys[key] = key, true end
+    end
+  end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    if before[key] ~= here[key] then
+      list[#list + 1] = ("%s: %s, here %s"):format(key, tostring(before[key]), tostring(here[key]))
+    end
+  end
+  return #list > 0 and table.concat(list, "; ") or nil
+end
+
+-- The median of the noise floors of a sweep's comparisons, nil without one.
+local function noise_floor(list)
+  local floors = {}
+  for _, record in ipairs(list) do floors[#floors + 1] = record.time and record.time.noise_floor end
+  return #floors > 0 and require("fewhead.measure.stats").median(floors) or nil
+end
+
+-- Puts the files in place.
+local function close(job)
+  local sweep = job.sweep
+  job.bench:close()
+  sweep.noise_floor = noise_floor(sweep.records)
+  if job.writer then
+    local _
+    _, sweep.write_error = job.writer:commit() -- interrupted within the first cell it keeps what an earlier run left
+  end
+  if job.store then
+    local _, err = job.store:finish {
+      state = sweep.interrupted and "interrupted" or #sweep.unfit > 0 and "out of time" or "complete",
+      measured = sweep.measured, reused = sweep.reused, noise_floor = sweep.noise_floor,
+    }
+    sweep.write_error = sweep.write_error or err
+  end
+end
+
+-- Everything that is there before the first cell. A job | nil, err.
+local function open_job(task)
+  local sweep = new()
+  local err
+  sweep.cells, sweep.planned, sweep.measured, sweep.reused, sweep.unfit, sweep.failed = 0, #task.cells, 0, 0, {}, {}
+  sweep.duplicates, sweep.shard = task.plan.duplicates, task.shard
+  local job = { task = task, sweep = sweep, list = {}, done = {}, unfit = {}, took = 0, guessed = 0 }
+  for i, cell in ipairs(task.cells) do job.list[i] = cell end
+  job.clock = require("fewhead.base.ffi").C.fh_time_ns
+  job.start, job.limit = job.clock(), task.own.seconds
+  if task.own.out then
+    job.writer, err = records.writer(task.own.out)
+    if not job.writer then return nil, err end
+  end
+  job.bench, err = open_bench(task)
+  if not job.bench then
+    if job.writer then job.writer:discard() end
+    return nil, err
+  end
+  sweep.run = job.bench.header
+  sweep.run.process = task.own.worker and "worker" or "script"
+  job.fingerprint = fingerprint_id(job.bench.fingerprint)
+  if task.own.store then
+    local ok
+    ok, err = open_store(job)
+    if not ok then
+      job.bench:close()
+      return nil, err
+    end
+  end
+  for _, cell in ipairs(job.list) do prepare(job, cell) end
+  leave_out(job)
+  return job
+end
+
+-- What the plan is, for whoever wants to say it before the first cell.
+local function announce(job)
+  local sweep = job.sweep
+  local said = {
+    cells = #job.list, duplicates = sweep.duplicates, reused = 0, unfit = {}, seconds = 0, folder = sweep.folder,
+    changed = sweep.changed,
+  }
+  for _, cell in ipairs(job.list) do
+    if job.done[cell] then said.reused = said.reused + 1
+    elseif job.unfit[cell] then said.unfit[#said.unfit + 1] = name_of(cell)
+    else said.seconds = said.seconds + (cell.seconds or 0) end
+  end
+  job.task.own.on_plan(said)
+end
+
+--- Run a sweep. Axes, each one value, several or a function (fh.axis): every option of fh.case; and `axes`, a space of cells that
+-- fh.axis.grid, zip, derive and where make. The cells are every combination, s_q the slowest; a cell that stands there twice is
+-- measured once. And
 --   paths        as fh.compare takes them ({ "padded", "native" }), providers too
---   device       default device.default()
---   max_seconds  time to spend on the whole sweep; what is left is dealt over the cells to come in proportion to their s_q, and
---                each takes its fewest samples in any case. nil: each cell as long as compare takes
---   out          a JSONL file for the records, written line by line and put in place when the sweep ends
---   on_cell      function(number, of, options) before each cell;  on_record  function(record) after each record
---   interrupted  function() -> true to stop, asked between samples; the cell at hand is dropped, those before are kept
+--   device       default device.default(); its name where worker is true
+--   worker       true: the cells run in a process of their own (fewhead.decide.worker); one that crashes, hangs or loses the
+--                device is a record with status "error" and `failure`, and the next cell runs in a new process
+--   cell_seconds with worker: a cell hangs after this long (600)
+--   seconds      bound for the whole sweep, set-up included: cells whose estimate does not fit are left out, and with worker a
+--                cell is ended when the time is over. 0: no bound, each path its fewest samples
+--   max_seconds  time to spend on timing, without a bound: dealt over the cells to come by their work, and each takes its fewest
+--                samples in any case. nil: each cell as long as compare takes
+--   max_bytes    a cell whose tensors take more, about, is refused
+--   shard        "i/N": the cells of part i alone, chosen by their hashes
+--   store        { out = folder of runs, name =, resume = the folder of a run, or true for the latest in out }: a folder for this
+--                run (fewhead.record.store); with resume, the run goes on in its folder where build, device and settings are the
+--                same, and what it has is not measured again
+--   retry_failed with resume: measure again what failed
+--   out          a JSONL file for the records, put in place when the sweep ends
+--   more         function(sweep) -> options of one more cell, or nil: asked when all cells are done
+--   on_plan      function(plan) before the first cell: { cells, duplicates, reused, unfit = names, seconds = estimate, folder,
+--                changed = why nothing of the resumed run is used }
+--   on_cell      function(i, of, options) before each cell;  on_record  function(record) after each record
+--   interrupted  function() -> true to stop; the cell at hand is dropped, those before are kept
+--   on_interrupt with worker: function() called when an interrupt is heard while a cell runs
 --   argv, run    the words of the command, or a whole header of fh.run, for the records
 --   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant   as fh.compare takes them
--- Returns { records =, cells = how many were measured or refused, planned = how many there were to be, interrupted = boolean,
--- write_error = why the file lacks records or is not there: a disk that was full, say }; nil, err when the file cannot be made.
+-- Returns { records =, cells = how many were measured, reused or refused, planned =, measured =, reused =, duplicates =, unfit =
+-- names of cells that time ran out for, failed = names, interrupted = boolean, noise_floor =, folder =, write_error = why the
+-- file lacks records: a disk that was full, say }; nil, err when the file cannot be made or the device not be opened.
 function M.run(options)
   local task = task_of(options, 2)
-  local cells, own, sweep = task.cells, task.own, new()
-  sweep.cells, sweep.planned, sweep.run = 0, #cells, task.run
-  if own.out then
-    local writer, err = records.writer(own.out)
-    if not writer then return nil, err end
-    sweep.writer = writer
-  end
-  local clock = require("fewhead.base.ffi").C.fh_time_ns
-  local start = clock()
-  for i, cell in ipairs(cells) do
-    local measured
-    if not (own.interrupted and own.interrupted()) then
-      if own.on_cell then own.on_cell(i, #cells, cell) end
-      local left = own.max_seconds and own.max_seconds - tonumber(clock() - start) / 1e9
-      task.compare.max_seconds = left and share_of(cells, i, left)
-      measured = measure(cell, task.paths, task.compare)
+  local job, err = open_job(task)
+  if not job then return nil, err end
+  local sweep, i = job.sweep, 0
+  if task.own.on_plan then announce(job) end
+  while true do
+    i = i + 1
+    if i > #job.list then
+      local one = task.own.more and task.own.more(sweep)
+      local cell = one and cells.add(task.plan, one)
+      if not cell then break end
+      prepare(job, cell)
+      job.list[i] = cell
     end
-    if not measured then
-      sweep.interrupted = true
-      break
+    local ok, why = step(job, i)
+    if why then
+      close(job)
+      return nil, why
     end
-    sweep.cells = i
-    take(sweep, measured, own.on_record)
+    if not ok then break end
+    sweep.cells = sweep.measured + sweep.reused
   end
-  if sweep.writer then
-    local _
-    _, sweep.write_error = sweep.writer:commit() -- interrupted within the first cell it keeps what an earlier run left
-    sweep.writer = nil
-  end
+  close(job)
   return sweep
+end
+
+--- One line of what a sweep did: "measured 5, reused 3; 1 duplicate left out; ..".
+function Sweep:summary()
+  local parts = { ("measured %d, reused %d"):format(self.measured, self.reused) }
+  local function add(...) parts[#parts + 1] = (...):format(select(2, ...)) end
+  if self.duplicates > 0 then add("%d duplicate cells counted once", self.duplicates) end
+  if #self.unfit > 0 then add("%d cells not measured, out of time: %s", #self.unfit, table.concat(self.unfit, "; ")) end
+  if #self.failed > 0 then add("%d cells failed: %s", #self.failed, table.concat(self.failed, "; ")) end
+  if self.noise_floor then add("noise floor %.1f %%", 100 * self.noise_floor) end
+  return table.concat(parts, "\n")
 end
 
 -- ---- Reading back ----------------------------------------------------------------------------------------------------------
@@ -240,7 +513,9 @@ end
 -- read.
 function M.read(file)
   args.string("sweep.read: file", file, 2)
-  local list, err = records.read(file)
+  local path, list, err
+  path, err = require("fewhead.record.store").find(file)
+  if path then list, err = records.read(path) end
   if not list then return nil, err end
   return new(list)
 end
@@ -374,8 +649,8 @@ end
 -- path, and the kernels that ran.
 function Sweep:rows()
   local rows, varies, first, measured = {}, {}, {}, {} -- a refused cell may not know all of its case
-  local cells, names = cells_of(self.records)
-  for i, cell in ipairs(cells) do
+  local found, names = cells_of(self.records)
+  for i, cell in ipairs(found) do
     local row = row_of(cell, names)
     row.s_q = cell.case.s_q
     for _, key in ipairs(SHOWN) do row[key] = cell.case[key] end

@@ -8,7 +8,7 @@
 -- object that load gives may stand; its records say provider = its name, those of the library's paths provider = "fewhead".
 --
 -- Fields: name, what records and tables call it; version, of the plug-in; description, what the plug-in found when it was opened
--- ("" for nothing); text, both in one line; kinds, { cpu = true, cuda = true } where it runs; path, the file.
+-- ("" for nothing); text, both in one line; kinds, { cpu = true, cuda = true } where it runs; path, the file; options, as given.
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
 
@@ -70,7 +70,7 @@ function M.load(path, name, options)
   numbers = numbers + 1
   return setmetatable({
     number = numbers, name = name or called, called = called, version = version, description = description, kinds = kinds,
-    path = path,
+    path = path, options = options,
     text = description == "" and version or ("%s (%s)"):format(version, description), box = box, handle = box[0],
   }, Provider)
 end
