@@ -97,12 +97,11 @@ typedef struct passage_layout {
   uint64_t q, o, p, s, stage, max, reference, sum, lane_bit, lane_half, block, total;
 } passage_layout;
 
-/* Where KV rows are brought together: twice 32 KV rows' half, up to 9 chunks. */
-enum { STAGE_BYTES = 18 * TILE_BYTES, MANY_KEYS = 256 };
+enum { STAGE_BYTES = STEP * TILE_STRIDE * 2 };
 
 /* KV rows of a block: with all that belongs to them within half of a second-level cache of 2 MiB, and so many that reading and writing
- * o once a block does not count. */
-static int32_t window_for(int32_t vectors) { return vectors == 1 ? MOST_KEYS : MANY_KEYS; }
+ * o once a block counts little. Multiples of STEP. */
+static int32_t window_for(int32_t vectors) { return vectors == 1 ? MOST_KEYS : vectors <= 4 ? 640 : 320; }
 
 static passage_layout layout_of(int32_t d_qk, int32_t rows) {
   const uint64_t vectors = (uint64_t)(rows + 15) / 16, lanes = vectors * 16, window = (uint64_t)window_for((int32_t)vectors);
@@ -443,11 +442,6 @@ INLINE void stage_pairs_2(const int count, char *to, const uint16_t *const *row,
   }
 }
 
-/* Brings `lines` lines of sums that come next into the first-level cache, to be written. */
-INLINE void fetch_sums(const float *o, int32_t lines) {
-  for (int32_t i = 0; i < lines; i++) __builtin_prefetch(o + 16 * i, 1, 3);
-}
-
 INLINE void load_sums(const passage *t, const float *o, int64_t first, int64_t second, int64_t third) {
   if (!t->begun) {
     clear_sums();
@@ -466,79 +460,116 @@ INLINE void store_sums(float *o, int64_t first, int64_t second, int64_t third) {
   TILE_STORE(3, o + third);
 }
 
-/* One vector of rows, the four tiles of two chunks and 32 KV rows. Meanwhile, where staging, what comes next is brought together. */
-INLINE void values_1x4(const int low, const int staging, const char *p, const char *pairs, char *to, const uint16_t *const *next,
-                       int32_t d) {
+#if HALVES == 2
+#define LOW(...) __VA_ARGS__
+#else
+#define LOW(...)
+#endif
+
+/* Two vectors of rows and the two tiles of chunk c; all KV rows, 64 at a time. */
+static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
+  const int64_t apart = (int64_t)(t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES, below = O_TILES * TILE_FLOATS;
+  const char *p = t->p + v * apart;
+  float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
+  const uint16_t *const *next = b->row;
+  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
+  const int32_t d = c * CHUNK;
+  stage_pairs(16, stage, next, d);
+  stage_pairs(16, stage + 2 * TILE_BYTES, next + 32, d);
+  load_sums(t, o, TILE_FLOATS, below, below + TILE_FLOATS);
+  for (int32_t k = 0; k < keys; k += STEP) {
+    next += STEP;
+    for (int32_t half = 0; half < 2; half++, p += HALVES * TILE_BYTES) {
+      const char *pairs = stage + half * 2 * TILE_BYTES;
+      char *to = other + half * 2 * TILE_BYTES;
+      const uint16_t *const *from = next + half * 32;
+      TILE_LOAD(6, pairs);
+      TILE_LOAD(4, p);
+      TILE_PRODUCT(0, 4, 6);
+      stage_pairs(2, to, from, d);
+      TILE_LOAD(7, pairs + TILE_BYTES);
+      TILE_PRODUCT(1, 4, 7);
+      stage_pairs(2, to + 2 * 64, from + 4, d);
+      TILE_LOAD(5, p + apart);
+      TILE_PRODUCT(2, 5, 6);
+      stage_pairs(2, to + 4 * 64, from + 8, d);
+      TILE_PRODUCT(3, 5, 7);
+      stage_pairs(2, to + 6 * 64, from + 12, d);
+      LOW(TILE_LOAD(4, p + TILE_BYTES);
+      TILE_PRODUCT(0, 4, 6);)
+      stage_pairs(2, to + 8 * 64, from + 16, d);
+      LOW(TILE_PRODUCT(1, 4, 7);)
+      stage_pairs(2, to + 10 * 64, from + 20, d);
+      LOW(TILE_LOAD(5, p + apart + TILE_BYTES);
+      TILE_PRODUCT(2, 5, 6);)
+      stage_pairs(2, to + 12 * 64, from + 24, d);
+      LOW(TILE_PRODUCT(3, 5, 7);)
+      stage_pairs(2, to + 14 * 64, from + 28, d);
+    }
+    fetch_ahead(t, 16);
+    char *swap = stage;
+    stage = other;
+    other = swap;
+  }
+  store_sums(o, TILE_FLOATS, below, below + TILE_FLOATS);
+}
+
+/* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought together. Between two
+ * products of the same sums, which wait for each other, stand three others. */
+INLINE void values_step(const int low, const char *p, const char *pairs, char *to, const uint16_t *const *from, int32_t d) {
   UNROLL for (int half = 0; half <= low; half++) {
-    /* Three others between two products of the same sums, which would wait for each other. */
-    const int pairs_now = low ? 2 : 4;
+    const int count = low ? 2 : 4;
     TILE_LOAD(4, p + half * TILE_BYTES);
     TILE_LOAD(6, pairs);
     TILE_PRODUCT(0, 4, 6);
-    if (staging) stage_pairs_2(pairs_now, to, next, d);
+    stage_pairs_2(count, to, from, d);
     TILE_LOAD(7, pairs + TILE_BYTES);
     TILE_PRODUCT(1, 4, 7);
-    if (staging) stage_pairs_2(pairs_now, to + pairs_now * 64, next + 2 * pairs_now, d);
+    stage_pairs_2(count, to + count * 64, from + 2 * count, d);
     TILE_LOAD(6, pairs + 2 * TILE_BYTES);
     TILE_PRODUCT(2, 4, 6);
-    if (staging) stage_pairs_2(pairs_now, to + pairs_now * 2 * 64, next + 4 * pairs_now, d);
+    stage_pairs_2(count, to + 2 * count * 64, from + 4 * count, d);
     TILE_LOAD(7, pairs + 3 * TILE_BYTES);
     TILE_PRODUCT(3, 4, 7);
-    if (staging) stage_pairs_2(pairs_now, to + pairs_now * 3 * 64, next + 6 * pairs_now, d);
+    stage_pairs_2(count, to + 3 * count * 64, from + 6 * count, d);
     to += 8 * 64;
-    next += 16;
+    from += 16;
   }
 }
 
-enum {
-  PLACE = 4 * TILE_BYTES,           /* 32 KV rows, two chunks */
-  PLACES = 2 * STAGE_BYTES / PLACE, /* for several vectors, which need all KV rows of a block at once: one more than there are */
-  PLACES_OF_ONE = 4                 /* for one vector, which passes over them once */
-};
-_Static_assert((PLACES - 1) * PRODUCT_KEYS >= MANY_KEYS, "a block's two chunks fit");
-
-/* All vectors and chunks, two chunks at a time. While the last vector passes over 32 KV rows, others are brought together in the place
- * of the 32 before: those that come next, or the same ones' next two chunks. */
-INLINE void values_in(const int low, passage *t, const row_block *b, int32_t keys) {
-  const int32_t steps = keys / PRODUCT_KEYS, most = t->vectors == 1 ? PLACES_OF_ONE : PLACES;
-  const int32_t places = steps < most ? steps + 1 : most, lines = (4 * 16 + steps - 1) / steps;
-  const int64_t apart = (int64_t)(t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
-  int32_t origin = 0; /* the place of the first 32 KV rows */
-  for (int32_t i = 0; i < places - 1; i++) stage_pairs_2(16, t->stage + i * PLACE, b->row + i * PRODUCT_KEYS, 0);
-  for (int32_t c = 0; c < D_V / CHUNK; c += 2) {
-    for (int32_t v = 0; v < t->vectors; v++) {
-      const char *p = t->p + v * apart;
-      float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
-      const int staging = v + 1 == t->vectors;
-      const float *next_o = t->o + (staging ? 2 * c + 4 : (v + 1) * O_TILES + 2 * c) * TILE_FLOATS;
-      int32_t place = origin, before = origin ? origin - 1 : places - 1;
-      load_sums(t, o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
-      for (int32_t i = 0; i < steps; i++, p += HALVES * TILE_BYTES) {
-        if (staging) {
-          /* With fewer places than KV rows the same two chunks go on, with more the next two begin. */
-          int32_t j = i + places - 1, d = c * CHUNK;
-          if (j >= steps) {
-            j -= steps;
-            d += 2 * CHUNK;
-          }
-          values_1x4(low, 1, p, t->stage + place * PLACE, t->stage + before * PLACE, b->row + j * PRODUCT_KEYS, d % D_V);
-        } else {
-          values_1x4(low, 0, p, t->stage + place * PLACE, NULL, NULL, 0);
-        }
-        fetch_sums(next_o + (int64_t)i * lines * 16, lines);
-        fetch_ahead(t, t->vectors == 1 ? 64 : 16);
-        before = place;
-        place = place + 1 == places ? 0 : place + 1;
-      }
-      store_sums(o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
-      if (staging) origin = place;
-    }
+/* One vector of rows and the four tiles of chunks c and c + 1; all KV rows, 64 at a time. */
+INLINE void values_1x4(const int low, passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
+  const char *p = t->p + (int64_t)v * (t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
+  float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
+  const uint16_t *const *next = b->row;
+  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
+  const int32_t d = c * CHUNK;
+  stage_pairs_2(16, stage, next, d);
+  stage_pairs_2(16, stage + 4 * TILE_BYTES, next + 32, d);
+  load_sums(t, o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
+  for (int32_t k = 0; k < keys; k += STEP, p += 2 * HALVES * TILE_BYTES) {
+    next += STEP;
+    values_step(low, p, stage, other, next, d);
+    values_step(low, p + HALVES * TILE_BYTES, stage + 4 * TILE_BYTES, other + 4 * TILE_BYTES, next + 32, d);
+    fetch_ahead(t, 128);
+    char *swap = stage;
+    stage = other;
+    other = swap;
   }
+  store_sums(o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
 }
 
 static void values(passage *t, const row_block *b, int32_t keys) {
-  if (t->twin) values_in(0, t, b, keys);
-  else values_in(HALVES == 2, t, b, keys);
+  for (int32_t c = 0; c < D_V / CHUNK; c += 2) {
+    int32_t v = 0;
+    for (; v + 1 < t->vectors; v += 2) {
+      values_2x2(t, b, keys, v, c);
+      values_2x2(t, b, keys, v, c + 1);
+    }
+    if (v == t->vectors) continue;
+    if (t->twin) values_1x4(0, t, b, keys, v, c);
+    else values_1x4(HALVES == 2, t, b, keys, v, c);
+  }
   t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * D_V;
 }
 

@@ -405,7 +405,7 @@ static void denormals(fhk_cpu *cpu, int32_t isa, int32_t path) {
 
 /* Lists longer than the blocks of any number of rows, one entry more and one less than whole blocks. */
 static void long_lists(fhk_cpu *cpu, int32_t h_q) {
-  static const int64_t widths[] = {256, 257, 1024, 1025, 2100};
+  static const int64_t widths[] = {320, 641, 1024, 1025, 2100};
   for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
     const int features = i % 3 == 0 ? REPEATS : i % 3 == 1 ? HOLES | SINK | ODD : HOLES;
     attention a = make_attention(2, 3000, h_q, i % 2 ? 576 : 512, widths[i], features, 40 + i);
