@@ -57,9 +57,10 @@ function commands.info(argv) return require("fewhead.cli.info").main(argv) end
 function commands.parity(argv) return require("fewhead.cli.parity").main(argv) end
 function commands.compare(argv) return require("fewhead.cli.compare").main(argv) end
 function commands.worker(argv) return require("fewhead.cli.worker").main(argv) end -- started by a sweep, not typed
+function commands.page(argv) return require("fewhead.cli.page").main(argv) end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
-local names = { "run", "info", "parity", "compare", "repl" }
+local names = { "run", "info", "parity", "compare", "page", "repl" }
 
 local usage = [[
 usage: fewhead COMMAND [options]
@@ -68,6 +69,7 @@ usage: fewhead COMMAND [options]
   info                 what is here: version, library, devices, settings in force
   parity               compare every path with the reference over the conformance grid; status 1 when a case fails
   compare OLD NEW      which cells got faster or slower between two runs, files, folders or commits
+  page RUN             one HTML file of a run: tables, pictures, where the numbers come from
   repl                 an interactive prompt with the library loaded
   --help, --version
 

@@ -324,9 +324,23 @@ local function legend_of(spec)
   return entries
 end
 
+-- The points that do not fall on a pixel where another one is: all that can be seen of very many.
+local function visible(points, x_of, y_of)
+  local list, seen = {}, {}
+  for _, point in ipairs(points) do
+    local pixel = math.floor(x_of(point.x)) * 65536 + math.floor(y_of(point.y))
+    if not seen[pixel] then
+      seen[pixel] = true
+      list[#list + 1] = point
+    end
+  end
+  return list
+end
+
 local function draw_series(c, series, colour, x_of, y_of, y_text, plain)
   local path, bars = {}, {}
-  for i, point in ipairs(series.points) do
+  local points = plain and visible(series.points, x_of, y_of) or series.points
+  for i, point in ipairs(points) do
     local x, y = px(x_of(point.x)), px(y_of(point.y))
     path[i] = (i == 1 and "M" or "L") .. x .. " " .. y
     if point.lo and point.hi then
@@ -340,7 +354,7 @@ local function draw_series(c, series, colour, x_of, y_of, y_text, plain)
   end
   if series.markless then return end
   local shape = shape_of(colour)
-  for _, point in ipairs(series.points) do
+  for _, point in ipairs(points) do
     local mark = shape(x_of(point.x), y_of(point.y))
     if plain then c:add('%s class="p%d"/>', mark, colour)
     else
@@ -413,7 +427,7 @@ end
 --       points = { { x =, y =, lo =, hi =, label = text beside it, note = text of its tooltip }, .. } }, .. },
 --     lines = { { y =, label = }, .. } }, .. },               horizontal marks
 --   marks = { { x =, label =, colour = }, .. },               vertical marks through all panels
---   inline = true: without the style rules (plot.style), plain = true: without tooltips
+--   inline = true: without the style rules (plot.style), plain = true: without tooltips, and of points on one pixel one
 -- }
 -- Points without lo and hi have no spread bar. A linear axis on which an outlier would press the rest flat is drawn as a
 -- logarithmic one and says so. Raises on values that a logarithm cannot take.
