@@ -11,6 +11,8 @@ local STATED_ELSEWHERE = {
   ["cli.worker"] = "spec/decide/worker_spec.lua", ["decide.cell"] = "spec/decide/worker_spec.lua",
   ["decide.rate"] = "spec/decide/cells_spec.lua",
   ["decide.score"] = "spec/decide/gate_spec.lua", ["measure.chunk"] = "spec/decide/layers_spec.lua",
+  ["cli.page"] = "spec/cli/records_spec.lua", ["cli.plot"] = "spec/cli/records_spec.lua",
+  ["cli.export"] = "spec/cli/records_spec.lua",
   ["serve.calibrate"] = "spec/serve/engine_spec.lua", ["serve.engine_preset"] = "spec/serve/engine_spec.lua",
   ["serve.published"] = "spec/serve/serve_spec.lua",
 }

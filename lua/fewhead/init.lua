@@ -17,7 +17,7 @@ M._rooms = {
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },
-  { "report", { "axes", "source", "diff", "gate_report", "page", "pictures", "plot" } },
+  { "report", { "axes", "source", "diff", "export", "gate_report", "page", "pictures", "plot" } },
   { "cli", { "cli", "options", "interrupt", "progress", "bench" } },
 }
 

@@ -57,7 +57,8 @@ pre{background:var(--head);padding:.6rem;white-space:pre-wrap;overflow-wrap:anyw
 body:not(.js) .js,.late{display:none}
 @media print{.tools,body .js{display:none}.late{display:table-row}.scroll{max-height:none;overflow:visible;border:0}
 .rows th{position:static}body{max-width:none;font-size:11px}figure{break-inside:avoid}table{font-size:9px}
-.rows td,body:not(.js) .rows td.c{white-space:normal;min-width:0}.rows td,.rows th{padding:1px 3px}
+.rows td,body:not(.js) .rows td.c{white-space:normal;min-width:0;overflow-wrap:normal}.rows td.c{overflow-wrap:anywhere}
+.rows td,.rows th{padding:1px 3px;font-size:8px}@page{size:landscape;margin:1cm}
 .rows td:last-child,.rows th:last-child{display:none}}
 ]]
 

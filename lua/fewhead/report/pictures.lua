@@ -526,9 +526,10 @@ end
 
 --- Time to first token of every request over the time when it was sent, arm by arm; ab is what fh.serve returned.
 function M.ttft(ab, o)
-  local series = {}
+  local series, count = {}, 0
   for i, row in ipairs(ab.rows) do
     local points = {}
+    count = count + #(row.first_tokens or points)
     for _, request in ipairs(row.first_tokens or {}) do points[#points + 1] = { x = request.sent_s, y = request.ttft_s } end
     if #points > 0 then
       series[#series + 1] = { name = row.name, colour = (i - 1) % plot.colours + 1, bare = true, points = points }
@@ -537,7 +538,8 @@ function M.ttft(ab, o)
   if #series == 0 then return nil end
   return plot.svg { title = "Time to first token", subtitle = { tostring(ab.workload), tostring(ab.engine):match("^[^\n]*") },
     x = { label = "sent after seconds", log = false },
-    panels = { { y = { label = "TTFT, seconds", zero = true }, series = series } }, inline = o and o.inline, plain = true }
+    panels = { { y = { label = "TTFT, seconds", zero = true }, series = series } }, inline = o and o.inline,
+    plain = count > MOST_TOOLTIPS }
 end
 
 -- ---- All of them ------------------------------------------------------------------------------------------------------------

@@ -564,7 +564,12 @@ function M.text(spec, width, height)
   local xs
   spec, xs = check("plot.text", spec, 2)
   width, height = width or 72, height or 14
-  local lines = { spec.title }
+  local lines, names, letter_of = { spec.title }, {}, {}
+  for _, entry in ipairs(legend_of(spec)) do
+    local n = #names % #LETTERS + 1
+    letter_of[entry.name] = LETTERS:sub(n, n)
+    names[#names + 1] = ("%s %s"):format(letter_of[entry.name], entry.name)
+  end
   for _, panel in ipairs(spec.panels) do
     local y_axis, _, label = y_axis_of(panel.y, values_of(panel), 2)
     local y_text = panel.y.format or number_text
@@ -582,10 +587,8 @@ function M.text(spec, width, height)
     for _, mark in ipairs(spec.marks or {}) do
       for row = 1, height do grid[row][at(x_of(mark.x))] = "|" end
     end
-    local names = {}
-    for s, series in ipairs(panel.series) do
-      local letter = LETTERS:sub((s - 1) % #LETTERS + 1, (s - 1) % #LETTERS + 1)
-      names[s] = ("%s %s"):format(letter, series.name)
+    for _, series in ipairs(panel.series) do
+      local letter = letter_of[series.name] or "o"
       for _, point in ipairs(series.points) do
         local row, column = grid[at(y_of(point.y))], at(x_of(point.x))
         row[column] = (row[column] or "-"):find("[%a*]") and "*" or letter
@@ -604,8 +607,8 @@ function M.text(spec, width, height)
     local room = columns - #lo - #hi - letters(middle)
     lines[#lines + 1] = (" "):rep(margin + 1) .. lo .. (" "):rep(math.max(1, math.floor(room / 2))) .. middle
       .. (" "):rep(math.max(1, math.ceil(room / 2))) .. hi
-    for _, line in ipairs(wrapped(table.concat(names, ", "), width)) do lines[#lines + 1] = line end
   end
+  for _, line in ipairs(wrapped(table.concat(names, ", "), width)) do lines[#lines + 1] = line end
   for _, mark in ipairs(spec.marks or {}) do lines[#lines + 1] = ("| %s"):format(mark.label) end
   for _, note in ipairs(spec.notes or {}) do lines[#lines + 1] = note end
   return table.concat(lines, "\n")
