@@ -14,7 +14,7 @@ Arms: flashmla (vLLM's padded FlashMLA), fa3 (what vLLM takes by itself on Hoppe
 2048 rows on), gather (every call), auto (the cost model, a plan a call), auto-shared (one plan for layers that share a list: the plug-in's
 default). Lists: "indexer", those of the random-weight indexer, and "local", which keep 90 % from row to row.
 
-Definitions are vLLM's (vllm bench serve). TTFT = first token - sent; ttft_from_schedule leaves out the time in the queue. Attention is the sum
+Definitions are vLLM's (vllm bench serve). TTFT = first token - sent; ttft_from_schedule is the engine's own clock and leaves out the queue. Attention is the sum
 over all calls of a prompt by CUDA events, in a run of its own. Two arms with equal counters, or an arm that routed nothing, are an error, and no
 result. Writes FOLDER/engine.jsonl and FOLDER/engine.md.
 """
@@ -22,6 +22,7 @@ import argparse
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -265,8 +266,8 @@ class Part:
             for arm in self.turns(arms, i):
                 if self.room("ttft"):
                     began = time.monotonic()
-                    _, requests = self.generate(arm, lists, [(length, 100 + i)], 1)
-                    samples[arm].append(requests[0]["ttft"])
+                    seconds, requests = self.generate(arm, lists, [(length, 100 + i)], 1)
+                    samples[arm].append(seconds)  # the answer has one token: sent to first token, as the client sees it
                     queue[arm].append(requests[0]["from_schedule"])
                     self.took["ttft"] = max(self.took.get("ttft", 0), time.monotonic() - began)
         for arm in arms:
@@ -424,7 +425,8 @@ def environment(args):
     if args.site:
         path.append(unpack(args.site, args.home))
     environ["PYTHONPATH"] = os.pathsep.join(path + [one for one in [os.environ.get("PYTHONPATH", "")] if one])
-    environ.setdefault("CUDA_HOME", "/usr/local/cuda")
+    compiler = shutil.which("nvcc")
+    environ.setdefault("CUDA_HOME", os.path.dirname(os.path.dirname(os.path.realpath(compiler))) if compiler else "/usr/local/cuda")
     environ["PATH"] = os.path.join(environ["CUDA_HOME"], "bin") + os.pathsep + environ.get("PATH", "")
     for name in list(environ):
         if name.startswith(("VLLM_DSV41_FEWHEAD", "FEWHEAD_CHECK", "FEWHEAD_CAPTURE", "VLLM_PLUGINS")):
@@ -501,6 +503,7 @@ def collect(args):
         if os.path.exists(part_file(args, part)):
             with open(part_file(args, part), encoding="utf-8") as f:
                 records += [json.loads(line) for line in f if line.endswith("\n")]
+            os.remove(part_file(args, part))
     with open(os.path.join(args.out, "engine.jsonl"), "w", encoding="utf-8") as f:
         f.writelines(json.dumps(record) + "\n" for record in records)
     return records
@@ -545,10 +548,12 @@ def main():
     args = arguments()
     if args.part:
         try:
-            return run_part(args)
+            status = run_part(args)
         except BenchError as error:
             print(f"BenchError {error}", flush=True)
-            return 1
+            status = 1
+        sys.stdout.flush()
+        os._exit(status)  # all is written; the engine's own end takes seconds
     argv = sys.argv[1:]
     failed = run_parts(args, argv)
     records = collect(args)

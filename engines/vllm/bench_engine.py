@@ -234,7 +234,7 @@ class Engine:
         for output in outputs:
             m = output.metrics
             requests.append({
-                "ttft": m.first_token_ts - m.queued_ts, "from_schedule": m.first_token_ts - m.scheduled_ts,
+                "ttft": m.first_token_ts - (m.queued_ts or m.scheduled_ts), "from_schedule": m.first_token_ts - m.scheduled_ts,
                 "tpot": (m.last_token_ts - m.first_token_ts) / (tokens - 1) if tokens > 1 else None,
                 "tokens": list(output.outputs[0].token_ids)})
         return seconds, requests

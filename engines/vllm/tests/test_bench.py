@@ -61,7 +61,7 @@ class FakeEngine:
         for _ in range(tokens - 1):
             self.step(len(prompts))
         seconds = time.perf_counter() - began
-        return seconds, [{"ttft": 0.25, "from_schedule": 0.2, "tpot": 0.01 if tokens > 1 else None, "tokens": [1] * tokens} for _ in prompts]
+        return 0.25 if tokens == 1 else seconds, [{"ttft": 0.25, "from_schedule": 0.2, "tpot": 0.01 if tokens > 1 else None, "tokens": [1] * tokens} for _ in prompts]
 
 
 RUN = {"build": "fewhead 0.2.0", "vllm": "0.26.0", "device": "Box", "driver": "1", "date": "today"}
@@ -103,6 +103,37 @@ def test_the_other_parts(engine, monkeypatch, part, arms):
     _, errors, records = measure(engine, monkeypatch, part, n=1)
     assert errors == [] and {(r["case"]["lists"], r["path"]) for r in records} == {(lists, arm) for lists in bench.LISTS for arm in arms}
     assert {r["parity"]["status"] for r in records} == {"pass"}
+
+
+@pytest.mark.parametrize("part", bench.PARTS)
+def test_a_part_as_a_whole(engine, monkeypatch, tmp_path, capsys, part):
+    import bench_engine
+    import stub
+    stub.build(str(engine.folder))
+
+    class Started(FakeEngine):
+        def __init__(self, args, config):
+            super().__init__(engine, args.model)
+            assert config["num_hidden_layers"] == (78 if args.part == "glm" else 6)
+
+        def versions(self):
+            return {"vllm": "0.26.0", "torch": torch.__version__, "device": "Box", "capability": "9.0"}
+
+    for name, value in (("WARM_PROMPT", 40), ("WARM_TOKENS", 2), ("SHORT_PROMPT", 20), ("GATE_MIN_SQ", 64)):
+        monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr(bench_engine, "Engine", Started)
+    monkeypatch.setattr(bench_engine, "ensure_cuda", lambda: None)
+    monkeypatch.setattr(bench_engine, "set_environment", lambda home: None)
+    args = bench.arguments(["--out", str(tmp_path), "--lengths", "64", "--batch", "2x64x2", "--requests", "2", "--n", "1", "--part", part])
+    assert bench.run_part(args) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("fewhead (vLLM 0.26.0): patched V3.2 and GLM, V4; rule auto")
+    assert out[1].startswith(f"started {part} in ") and out[-1] == f"part {part}: ok"
+    assert sum(line.startswith("TTFT 64 ") for line in out) == (10 if part == "v4" else 12)
+    assert sum(line.startswith("BATCH ") for line in out) == (6 if part == "glm" else 0)
+    records = bench.collect(args)
+    assert len(records) == (18 if part == "glm" else 10 if part == "v4" else 12) and records[0]["run"]["device"] == "Box"
+    assert bench.markdown(records, []).startswith("# vLLM with and without fewhead\n\nBox, driver ")
 
 
 def test_no_time_no_cells(engine, monkeypatch):
