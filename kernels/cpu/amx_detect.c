@@ -12,10 +12,10 @@
 #endif
 
 enum {
-  BF16 = 1u << 22,      /* of leaf 7, EDX */
+  BF16 = 1u << 22, /* of leaf 7, EDX */
   TILE = 1u << 24,
   XCR0_TILES = 3u << 17, /* the states TILECFG and TILEDATA */
-  TILES = 8,            /* what the kernels use: 8 tiles of 16 rows of 64 bytes */
+  TILES = 8,             /* what the kernels use: 8 tiles of 16 rows of 64 bytes */
   TILE_ROWS_WANTED = 16,
   TILE_ROW_BYTES = 64,
   PERMISSIONS = 0x1022,        /* ARCH_GET_XCOMP_PERM */

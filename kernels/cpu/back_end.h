@@ -40,7 +40,8 @@ static inline int64_t fhk_plan_rows(const fh_plan *plan, int64_t g, int64_t *fir
   *first = 0;
   if (g < 0 || g >= plan->groups) return 0;
   *first = fhk_clamp(plan->first[g], 0, plan->s_q);
-  return fhk_clamp(plan->first[g + 1], *first, *first + plan->group < plan->s_q ? *first + plan->group : plan->s_q) - *first;
+  return fhk_clamp(plan->first[g + 1], *first, *first + plan->group < plan->s_q ? *first + plan->group : plan->s_q) -
+         *first;
 }
 
 /* Group g of a plan with all that its kernels read; 0 queries where g is no group. */
@@ -64,7 +65,9 @@ static inline fhk_group fhk_plan_group(const fh_plan *plan, int64_t g) {
 }
 
 /* Groups at the start of the order that are not packed. */
-static inline int64_t fhk_plan_packed_from(const fh_plan *plan) { return fhk_clamp(*plan->packed_from, 0, plan->groups); }
+static inline int64_t fhk_plan_packed_from(const fh_plan *plan) {
+  return fhk_clamp(*plan->packed_from, 0, plan->groups);
+}
 
 /* A counter that the threads of one run add to. */
 typedef struct fhk_work {
@@ -99,7 +102,8 @@ uint64_t fhk_query_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 uint64_t fhk_packed_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 void fhk_reference_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
 void fhk_query_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
-void fhk_query_run_groups(fhk_cpu *cpu, const fh_call *call, int64_t groups, fhk_work *work); /* the first ones of the plan's order */
-void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, int64_t from, fhk_work *work);         /* all but the first ones */
+void fhk_query_run_groups(fhk_cpu *cpu, const fh_call *call, int64_t groups,
+                          fhk_work *work); /* the first ones of the plan's order */
+void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, int64_t from, fhk_work *work); /* all but the first ones */
 
 #endif

@@ -1,27 +1,53 @@
 /* The built-in costs of the CPU, by instruction set. */
 #include "cpu/back_end.h"
 
-/* Microseconds of one thread, fitted to h_q 2, 8 and 16, padded 64, topk 640, on a Xeon with AVX-512 at 2.9 GHz; more
- * threads share them. Packed multiplies what gather multiplies, and needs a plan besides, while fh_work_gflop counts
- * every row of a group for every entry: it is taken only where lists are so much alike that even so it costs no more.
- */
-static const double START_US = 10;  /* of a call: waking the threads */
+/* Microseconds of one thread; more threads share them. */
+static const double START_US = 10; /* of a call: waking the threads */
+static const double PLAN_US = 40;  /* of the plan of a group */
+
+/* Vector units, fitted to h_q 2, 8 and 16, padded 64, topk 640, on a Xeon with AVX-512 at 2.9 GHz. Packed multiplies what
+ * gather multiplies, and needs a plan besides, while fh_work_gflop counts every row of a group for every entry: it is
+ * taken only where lists are so much alike that even so it costs no more. */
 static const double ROW_US = 20;    /* of a row, beyond its products */
 static const double GROUP_US = 160; /* of a group of 8 rows */
-static const double PLAN_US = 40;   /* of the plan of a group */
 static const struct {
   double padded, gather;
 } gflop_us[] = {
-    [FH_ISA_GENERIC] = {39700, 40500},   [FH_ISA_AVX2] = {12900, 13800}, [FH_ISA_AVX512] = {6650, 6900},
-    [FH_ISA_AVX512_BF16] = {9640, 9400}, [FH_ISA_AMX] = {1000, 3000},
+    [FH_ISA_GENERIC] = {39700, 40500},
+    [FH_ISA_AVX2] = {12900, 13800},
+    [FH_ISA_AVX512] = {6650, 6900},
+    [FH_ISA_AVX512_BF16] = {9640, 9400},
 };
 
-const char *fhk_cpu_costs(const fhk_cpu *cpu, fh_costs *costs) {
+/* The tile unit, fitted to gather at h_q 2, 8, 16 and 32, packed at 16 to 64 rows and padded 64 on a Xeon (Emerald Rapids)
+ * whose two cores were both busy with other work. A KV row costs the same for 1 to 8 rows of q, and for each 16 further on. */
+static const double TILE_ROW_US = 3;
+static const double TILE_GROUP_US = 20;
+static double tile_key_us(int32_t rows) {
+  if (rows <= 8) return 0.076;
+  return rows <= 16 ? 0.098 : 0.061 * ((rows + 15) / 16);
+}
+
+/* Of a path that passes over KV rows with `rows` rows of q at once. */
+static double tile_gflop_us(const fh_call *call, int32_t rows) {
+  const double gflop = 2e-9 * rows * ((call ? call->d_qk : 512) + 512.0); /* of a KV row */
+  return tile_key_us(rows) / gflop;
+}
+
+const char *fhk_cpu_costs(const fhk_cpu *cpu, const fh_call *call, fh_costs *costs) {
   const double threads = fhk_cpu_threads(cpu);
-  const double padded = gflop_us[fhk_cpu_isa(cpu)].padded, gather = gflop_us[fhk_cpu_isa(cpu)].gather;
-  costs->padded = (fh_path_cost){START_US, ROW_US / threads, padded / threads};
+  const int32_t isa = fhk_cpu_isa(cpu), heads = call ? call->h_q : 8;
+  costs->plan = (fh_path_cost){START_US, PLAN_US / threads, 0};
+  if (isa == FH_ISA_AMX) {
+    const int32_t padded = call ? call->h_pad : 64, packed = heads * (call ? call->group : 8);
+    costs->padded = (fh_path_cost){START_US, TILE_ROW_US / threads, tile_gflop_us(call, padded) / threads};
+    costs->gather = (fh_path_cost){START_US, TILE_ROW_US / threads, tile_gflop_us(call, heads) / threads};
+    costs->packed = (fh_path_cost){START_US, TILE_GROUP_US / threads, tile_gflop_us(call, packed) / threads};
+    return "scaled by threads from one thread of a Xeon with AMX";
+  }
+  const double gather = gflop_us[isa].gather;
+  costs->padded = (fh_path_cost){START_US, ROW_US / threads, gflop_us[isa].padded / threads};
   costs->gather = (fh_path_cost){START_US, ROW_US / threads, gather / threads};
   costs->packed = (fh_path_cost){START_US, GROUP_US / threads, gather / threads};
-  costs->plan = (fh_path_cost){START_US, PLAN_US / threads, 0};
   return "scaled by threads from one thread of a Xeon with AVX-512 at 2.9 GHz";
 }

@@ -40,18 +40,16 @@ int32_t fhk_amx_built(void) { return 1; }
 
 enum {
   MOST_ROWS = 128,
-  MOST_KEYS = 1024,    /* KV rows of a block, at most */
-  STEP = 64,           /* what its keys are rounded up to: KV rows that are brought together at a time */
-  PRODUCT_KEYS = 32,   /* KV rows of one product of the values */
-  TWIN_ROWS = 8,       /* up to so many rows a tile holds the low halves of p as well */
+  MOST_KEYS = 1024,  /* KV rows of a block, at most */
+  STEP = 64,         /* what its keys are rounded up to: KV rows that are brought together at a time */
+  PRODUCT_KEYS = 32, /* KV rows of one product of the values */
+  HALVES = 2,        /* bf16 that p is cut into */
+  TWIN_ROWS = 8,     /* up to so many rows a tile holds the low halves of p as well */
   D_V = 512,
-  CHUNK = 32,          /* columns of a KV row in 64 bytes */
+  CHUNK = 32, /* columns of a KV row in 64 bytes */
   O_TILES = D_V / 16,
   TILE_FLOATS = TILE_BYTES / 4
 };
-#ifndef HALVES
-#define HALVES 2 /* bf16 that p is cut into */
-#endif
 static const float SLACK = 8; /* of log2: p stays below 256 */
 
 static const uint16_t zero_row[576] __attribute__((aligned(64)));
@@ -65,30 +63,30 @@ typedef struct row_block {
 
 /* `rows` rows and their passage over KV rows. */
 typedef struct passage {
-  int32_t rows, vectors;   /* vectors of 16 rows */
-  int32_t twin;            /* lanes 8 .. 15 repeat lanes 0 .. 7 */
+  int32_t rows, vectors; /* vectors of 16 rows */
+  int32_t twin;          /* lanes 8 .. 15 repeat lanes 0 .. 7 */
   int32_t masked;
   int32_t d_qk;
-  int32_t window;          /* KV rows of a block */
-  int32_t begun;           /* o holds something */
-  float scale;             /* sm_scale * log2(e) */
-  uint64_t executed;       /* multiply-adds */
-  uint64_t spoilt;         /* queries that list a KV row with NaN or Inf; only where masked */
-  char *q;                 /* tiles [vector][chunk] of d_qk / CHUNK chunks */
-  float *o;                /* tiles [vector][O_TILES] */
-  char *p;                 /* tiles [vector][window / PRODUCT_KEYS][half] */
-  float *s;                /* [window][16 * vectors] */
-  char *stage;             /* two times STAGE_BYTES */
+  int32_t window;               /* KV rows of a block */
+  int32_t begun;                /* o holds something */
+  float scale;                  /* sm_scale * log2(e) */
+  uint64_t executed;            /* multiply-adds */
+  uint64_t spoilt;              /* queries that list a KV row with NaN or Inf; only where masked */
+  char *q;                      /* tiles [vector][chunk] of d_qk / CHUNK chunks */
+  float *o;                     /* tiles [vector][O_TILES] */
+  char *p;                      /* tiles [vector][window / PRODUCT_KEYS][half] */
+  float *s;                     /* [window][16 * vectors] */
+  char *stage;                  /* two times STAGE_BYTES */
   float *max, *reference, *sum; /* [16 * vectors]; before scaling */
-  uint32_t *lane_bit;      /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
-  int32_t *lane_half;      /* [vectors] */
+  uint32_t *lane_bit;           /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
+  int32_t *lane_half;           /* [vectors] */
   row_block *block;
-  const uint16_t *kv;      /* of the call */
+  const uint16_t *kv; /* of the call */
   int64_t kv_stride;
   int32_t s_kv;
-  const int32_t *ahead;    /* KV rows that come after the block, for prefetching */
+  const int32_t *ahead; /* KV rows that come after the block, for prefetching */
   int64_t ahead_count;
-  int32_t ahead_offset;    /* bytes of the first one that are done */
+  int32_t ahead_offset; /* bytes of the first one that are done */
 } passage;
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------------------- */
@@ -104,7 +102,8 @@ enum { STAGE_BYTES = STEP * TILE_STRIDE * 2 };
 static int32_t window_for(int32_t vectors) { return vectors == 1 ? MOST_KEYS : vectors <= 4 ? 640 : 320; }
 
 static passage_layout layout_of(int32_t d_qk, int32_t rows) {
-  const uint64_t vectors = (uint64_t)(rows + 15) / 16, lanes = vectors * 16, window = (uint64_t)window_for((int32_t)vectors);
+  const uint64_t vectors = (uint64_t)(rows + 15) / 16, lanes = vectors * 16,
+                 window = (uint64_t)window_for((int32_t)vectors);
   passage_layout at;
   at.q = fhk_align(sizeof(passage));
   at.o = at.q + vectors * (uint64_t)(d_qk / CHUNK) * TILE_BYTES;
@@ -127,12 +126,25 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
   const passage_layout at = layout_of(call->d_qk, rows);
   char *base = memory;
   passage *t = memory;
-  *t = (passage){.rows = rows, .vectors = (rows + 15) / 16, .twin = rows <= TWIN_ROWS, .d_qk = call->d_qk,
-                 .window = window_for((rows + 15) / 16), .kv = call->kv, .kv_stride = call->kv_stride, .s_kv = (int32_t)call->s_kv,
-                 .scale = fminf(call->sm_scale * 1.44269504f, FLT_MAX), .q = base + at.q, .o = floats(base + at.o),
-                 .p = base + at.p, .s = floats(base + at.s), .stage = base + at.stage, .max = floats(base + at.max),
-                 .reference = floats(base + at.reference), .sum = floats(base + at.sum),
-                 .lane_bit = (uint32_t *)(void *)(base + at.lane_bit), .lane_half = (int32_t *)(void *)(base + at.lane_half),
+  *t = (passage){.rows = rows,
+                 .vectors = (rows + 15) / 16,
+                 .twin = rows <= TWIN_ROWS,
+                 .d_qk = call->d_qk,
+                 .window = window_for((rows + 15) / 16),
+                 .kv = call->kv,
+                 .kv_stride = call->kv_stride,
+                 .s_kv = (int32_t)call->s_kv,
+                 .scale = fminf(call->sm_scale * 1.44269504f, FLT_MAX),
+                 .q = base + at.q,
+                 .o = floats(base + at.o),
+                 .p = base + at.p,
+                 .s = floats(base + at.s),
+                 .stage = base + at.stage,
+                 .max = floats(base + at.max),
+                 .reference = floats(base + at.reference),
+                 .sum = floats(base + at.sum),
+                 .lane_bit = (uint32_t *)(void *)(base + at.lane_bit),
+                 .lane_half = (int32_t *)(void *)(base + at.lane_half),
                  .block = (row_block *)(void *)(base + at.block)};
   t->block->keys = 0;
   for (int32_t r = 0; r < 16 * t->vectors; r++) {
@@ -366,8 +378,7 @@ INLINE void softmax(const int masked, const int twin, passage *t, const row_bloc
 
   vf part[4];
   UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(-INFINITY);
-  for (int32_t k = 0; k < keys; k += 4)
-    UNROLL for (int i = 0; i < 4; i++) {
+  for (int32_t k = 0; k < keys; k += 4) UNROLL for (int i = 0; i < 4; i++) {
       const vf x = vload(s + (int64_t)(k + i) * stride);
       part[i] = masked ? _mm512_mask_max_ps(part[i], members(t, b, v, k + i, bits), part[i], x) : vmax(part[i], x);
     }
@@ -402,13 +413,8 @@ INLINE void softmax(const int masked, const int twin, passage *t, const row_bloc
         vf p = vexp2(vmul(vsub(vload(s + (int64_t)(k + 2 * i + j) * stride), base), scale));
         if (masked) p = _mm512_maskz_mov_ps(members(t, b, v, k + 2 * i + j, bits), p);
         part[2 * (i % 2) + j] = vadd(part[2 * (i % 2) + j], p);
-#if HALVES == 2
         h[j] = _mm512_and_si512(_mm512_castps_si512(p), upper);
         l[j] = _mm512_add_epi32(_mm512_castps_si512(vsub(p, _mm512_castsi512_ps(h[j]))), half);
-#else
-        h[j] = vround_bf16(p);
-        l[j] = _mm512_setzero_si512();
-#endif
       }
       high[i] = pair(h[0], h[1]);
       low[i] = pair(l[0], l[1]);
@@ -416,9 +422,7 @@ INLINE void softmax(const int masked, const int twin, passage *t, const row_bloc
     }
     sum = vadd(sum, vadd(vadd(part[0], part[1]), vadd(part[2], part[3])));
     transpose(high, to);
-#if HALVES == 2
     if (!twin) transpose(low, to + TILE_BYTES);
-#endif
   }
   vstore(t->sum + 16 * v, sum);
 }
@@ -460,12 +464,6 @@ INLINE void store_sums(float *o, int64_t first, int64_t second, int64_t third) {
   TILE_STORE(3, o + third);
 }
 
-#if HALVES == 2
-#define LOW(...) __VA_ARGS__
-#else
-#define LOW(...)
-#endif
-
 /* Two vectors of rows and the two tiles of chunk c; all KV rows, 64 at a time. */
 static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
   const int64_t apart = (int64_t)(t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES, below = O_TILES * TILE_FLOATS;
@@ -495,15 +493,15 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
       stage_pairs(2, to + 4 * 64, from + 8, d);
       TILE_PRODUCT(3, 5, 7);
       stage_pairs(2, to + 6 * 64, from + 12, d);
-      LOW(TILE_LOAD(4, p + TILE_BYTES);
-      TILE_PRODUCT(0, 4, 6);)
+      TILE_LOAD(4, p + TILE_BYTES);
+      TILE_PRODUCT(0, 4, 6);
       stage_pairs(2, to + 8 * 64, from + 16, d);
-      LOW(TILE_PRODUCT(1, 4, 7);)
+      TILE_PRODUCT(1, 4, 7);
       stage_pairs(2, to + 10 * 64, from + 20, d);
-      LOW(TILE_LOAD(5, p + apart + TILE_BYTES);
-      TILE_PRODUCT(2, 5, 6);)
+      TILE_LOAD(5, p + apart + TILE_BYTES);
+      TILE_PRODUCT(2, 5, 6);
       stage_pairs(2, to + 12 * 64, from + 24, d);
-      LOW(TILE_PRODUCT(3, 5, 7);)
+      TILE_PRODUCT(3, 5, 7);
       stage_pairs(2, to + 14 * 64, from + 28, d);
     }
     fetch_ahead(t, 16);
@@ -516,7 +514,8 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
 
 /* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought together. Between two
  * products of the same sums, which wait for each other, stand three others. */
-INLINE void values_step(const int low, const char *p, const char *pairs, char *to, const uint16_t *const *from, int32_t d) {
+INLINE void values_step(const int low, const char *p, const char *pairs, char *to, const uint16_t *const *from,
+                        int32_t d) {
   UNROLL for (int half = 0; half <= low; half++) {
     const int count = low ? 2 : 4;
     TILE_LOAD(4, p + half * TILE_BYTES);
@@ -568,7 +567,7 @@ static void values(passage *t, const row_block *b, int32_t keys) {
     }
     if (v == t->vectors) continue;
     if (t->twin) values_1x4(0, t, b, keys, v, c);
-    else values_1x4(HALVES == 2, t, b, keys, v, c);
+    else values_1x4(1, t, b, keys, v, c);
   }
   t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * D_V;
 }
@@ -690,7 +689,8 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t the
   for (int64_t j = 0; j < length; j++) {
     if (list[j] < 0 || list[j] >= call->s_kv) continue;
     ++*keys;
-    if (add_row(t, call->kv + list[j] * call->kv_stride, 0)) compute(t, list + j + 1, fhk_clamp(length - j - 1, 0, t->window));
+    if (add_row(t, call->kv + list[j] * call->kv_stride, 0))
+      compute(t, list + j + 1, fhk_clamp(length - j - 1, 0, t->window));
   }
   compute(t, next, next_count);
   const uint64_t executed = finish_query(t, call, s, *keys);
@@ -728,7 +728,8 @@ static passage *start_group(const fh_call *call, const fhk_group *g, void *memor
   for (int32_t r = 0; r < 16 * t->vectors; r++) {
     const int32_t row = t->twin ? r % TWIN_ROWS : r, i = row / call->h_q;
     t->lane_bit[r] = row < rows ? (uint32_t)1 << i % 32 : 0;
-    if (r % 16 == 0) t->lane_half[r / 16] = i / 32; /* of the whole vector: only with one head are there queries past 32 */
+    if (r % 16 == 0)
+      t->lane_half[r / 16] = i / 32; /* of the whole vector: only with one head are there queries past 32 */
     if (row < rows) q[r] = call->q + (g->first + i) * call->q_stride_s + row % call->h_q * call->q_stride_h;
   }
   pack_q(t, q);

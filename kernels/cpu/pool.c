@@ -25,9 +25,9 @@ typedef struct worker {
 struct fhk_cpu {
   int32_t threads, isa;
   fhk_cpu *previous, *next_pool; /* in the list of all pools, guarded by pools_lock */
-  pthread_mutex_t turn; /* held for the length of a run: callers take turns; guards `started` too */
-  int32_t started;      /* workers that run */
-  pthread_mutex_t lock; /* guards what follows up to `next` */
+  pthread_mutex_t turn;          /* held for the length of a run: callers take turns; guards `started` too */
+  int32_t started;               /* workers that run */
+  pthread_mutex_t lock;          /* guards what follows up to `next` */
   pthread_cond_t start, done;
   uint64_t run;   /* counts runs; a worker that sees a new number has work, if the run is still open */
   int32_t open;   /* 0 once the caller found no item left: who comes later than that is not waited for */

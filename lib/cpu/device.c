@@ -188,8 +188,7 @@ static fh_status run_parts(fh_device *device, const fh_call *call, int32_t rows,
 }
 
 static const char *costs_of(const fh_device *device, const fh_call *call, fh_costs *costs) {
-  (void)call;
-  return fhk_cpu_costs(fh_cpu(device), costs);
+  return fhk_cpu_costs(fh_cpu(device), call, costs);
 }
 
 static uint64_t plan_bytes(const fh_device *device, const fh_call *call) {

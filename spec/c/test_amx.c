@@ -36,7 +36,8 @@ static void readings(void) {
     r.xcr0 = states[i];
     CHECK_STR(fhk_amx_lacks(&r), "the operating system does not save AMX tiles (XCR0 bits 17 and 18)");
   }
-  static const uint32_t palettes[][3] = {{0, 8u << 16 | 64, 16}, {1, 4u << 16 | 64, 16}, {1, 8u << 16 | 32, 16}, {1, 8u << 16 | 64, 8}, {1, 0, 0}};
+  static const uint32_t palettes[][3] = {
+      {0, 8u << 16 | 64, 16}, {1, 4u << 16 | 64, 16}, {1, 8u << 16 | 32, 16}, {1, 8u << 16 | 64, 8}, {1, 0, 0}};
   for (int i = 0; i < 5; i++) {
     r = good;
     r.leaf_1d_eax = palettes[i][0];
@@ -53,7 +54,8 @@ static void refusals(void) {
   CHECK_STR(fhk_amx_refused(EINVAL), "the kernel knows no permission for AMX tiles (arch_prctl: EINVAL)");
   CHECK_STR(fhk_amx_refused(EPERM), "this process may not ask the kernel for AMX tiles (arch_prctl: EPERM)");
   CHECK_STR(fhk_amx_refused(ENOSYS), "the kernel has no call to ask for AMX tiles (arch_prctl: ENOSYS)");
-  CHECK_STR(fhk_amx_refused(ENOSPC), "a thread's alternate signal stack is too small for AMX tiles (arch_prctl: ENOSPC)");
+  CHECK_STR(fhk_amx_refused(ENOSPC),
+            "a thread's alternate signal stack is too small for AMX tiles (arch_prctl: ENOSPC)");
   CHECK_STR(fhk_amx_refused(EBADF), "the kernel refuses AMX tiles (arch_prctl)");
 }
 
@@ -188,7 +190,8 @@ static void small_signal_stack(void) {
   pthread_barrier_init(&done, NULL, 2);
   pthread_create(&thread, NULL, hold_small_stack, &error);
   pthread_barrier_wait(&ready);
-  if (CHECK(error == 0)) expect_without("a thread's alternate signal stack is too small for AMX tiles (arch_prctl: ENOSPC)");
+  if (CHECK(error == 0))
+    expect_without("a thread's alternate signal stack is too small for AMX tiles (arch_prctl: ENOSPC)");
   pthread_barrier_wait(&done);
   pthread_join(thread, NULL);
 }
@@ -253,7 +256,10 @@ static void run_in_child(void) {
 static volatile sig_atomic_t alarms;
 static void count_alarm(int number) { (void)number, alarms++; }
 
-typedef struct runner { pthread_t thread; int good; } runner;
+typedef struct runner {
+  pthread_t thread;
+  int good;
+} runner;
 static void *run_often(void *arg) {
   runner *r = arg;
   fhk_cpu *cpu = fhk_cpu_create(2, FH_ISA_AMX);
@@ -453,7 +459,8 @@ static void overflow_in_a_group(fhk_cpu *cpu) {
   attention a = make_attention(8, 300, 8, 512, 41, 0, 61);
   const int32_t bad = a.indices[4 * 41 + 7];
   fill_bf16(a.kv + bad * 512, 512, 3e38f);
-  for (int64_t i = 0; i < a.q_elements; i++) a.q[i] &= 0x7fff; /* so that every row's products add up past the largest float */
+  for (int64_t i = 0; i < a.q_elements; i++)
+    a.q[i] &= 0x7fff; /* so that every row's products add up past the largest float */
   run_path(&a, cpu, FH_PACKED);
   result got = take_result(&a);
   for (int64_t s = 0; s < 8; s++) {
