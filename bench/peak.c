@@ -1,6 +1,6 @@
 /*
- * The highest rate of this CPU's multiply-adds, bf16 dot products and tile products on one thread, and the rate at which
- * all threads fetch KV rows picked at random. The CPU kernels are measured against these rates.
+ * The highest rate of this CPU's multiply-adds, bf16 dot products and tile products on one thread, and the rate at
+ * which all threads fetch KV rows picked at random. The CPU kernels are measured against these rates.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -63,8 +63,8 @@ static void fma256(void) { CHAINS(FMA256); }
 static void fma512(void) { CHAINS(FMA512); }
 static void dot512(void) { CHAINS(DOT512); }
 
-/* KV rows of 1 KiB picked at random from a table, each line loaded, the rows 16 further on prefetched: what gather cannot
- * be faster than where the lists share nothing. One thread a CPU. */
+/* KV rows of 1 KiB picked at random from a table, each line loaded, the rows 16 further on prefetched: what gather
+ * cannot be faster than where the lists share nothing. One thread a CPU. */
 enum { ROW_BYTES = 1024, PICKED = 65536, AHEAD = 16 };
 typedef struct fetching {
   const char *table;

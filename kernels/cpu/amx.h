@@ -1,9 +1,10 @@
 /*
  * The instruction set `amx`: whether this process may use the tile unit, and the kernels that do.
  *
- * A process may use it where four things hold: the CPU has AMX-TILE and AMX-BF16, the operating system saves tile state (XCR0 bits 17
- * and 18), the CPU offers tile palette 1, and the kernel grants the process the permission for tile data
- * (arch_prctl(ARCH_REQ_XCOMP_PERM, 18)). CPUs and hypervisors exist that have some of these and not the others.
+ * A process may use it where four things hold: the CPU has AMX-TILE and AMX-BF16, the operating system saves tile
+ * state (XCR0 bits 17 and 18), the CPU offers tile palette 1, and the kernel grants the process the permission for
+ * tile data (arch_prctl(ARCH_REQ_XCOMP_PERM, 18)). CPUs and hypervisors exist that have some of these and not the
+ * others.
  */
 #ifndef FEWHEAD_KERNELS_CPU_AMX_H
 #define FEWHEAD_KERNELS_CPU_AMX_H
@@ -19,14 +20,16 @@ typedef struct fhk_amx_readings {
   uint64_t xcr0;               /* XGETBV(0); 0 where the operating system does not offer the instruction */
 } fhk_amx_readings;
 
-/* What the readings lack, as the end of a sentence: "the CPU has no AMX tiles"; NULL where they lack nothing. A pure function. */
+/* What the readings lack, as the end of a sentence: "the CPU has no AMX tiles"; NULL where they lack nothing. A
+ * pure function. */
 const char *fhk_amx_lacks(const fhk_amx_readings *readings);
 
 /* Why the kernel refused the permission, from the errno of arch_prctl; NULL for 0. A pure function. */
 const char *fhk_amx_refused(int32_t error);
 
-/* What this process lacks, NULL where it may use the tile unit. Asks the kernel for the permission when it is called for the first
- * time and the readings lack nothing: at most once a process. A child of fork has what its parent had. */
+/* What this process lacks, NULL where it may use the tile unit. Asks the kernel for the permission when it is
+ * called for the first time and the readings lack nothing: at most once a process. A child of fork has what its
+ * parent had. */
 const char *fhk_amx_missing(void);
 
 /* The same as far as it is known without asking the kernel. */
@@ -35,13 +38,14 @@ const char *fhk_amx_known_missing(void);
 /* 1 where the compiler that built this library knows AMX. */
 int32_t fhk_amx_built(void);
 
-/* 1 where this CPU's tile unit is faster than its multiply-adds, by measurement: about 100 microseconds. Only where nothing is
- * missing. */
+/* 1 where this CPU's tile unit is faster than its multiply-adds, by measurement: about 100 microseconds. Only where
+ * nothing is missing. */
 int32_t fhk_amx_pays(void);
 
-/* The paths padded and gather, for one query: `rows` heads are computed, of which the first h_q are real. Adds the valid keys to
- * *keys and returns the FLOPs multiplied: those of rows and keys, whatever number of halves the weights are cut into. `then` is the
- * query that this thread may come to next, whose KV rows are prefetched; s_q or more: nobody knows. */
+/* The paths padded and gather, for one query: `rows` heads are computed, of which the first h_q are real. Adds the
+ * valid keys to *keys and returns the FLOPs multiplied: those of rows and keys, whatever number of halves the
+ * weights are cut into. `then` is the query that this thread may come to next, whose KV rows are prefetched; s_q or
+ * more: nobody knows. */
 uint64_t fhk_amx_query_bytes(const fh_call *call, int32_t rows);
 uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t then, void *memory, int64_t *keys);
 

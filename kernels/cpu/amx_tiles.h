@@ -1,11 +1,12 @@
 /*
  * The tile unit's instructions, and its configuration: eight tiles of 16 rows of 64 bytes.
  *
- * TILE_PRODUCT(c, a, b) adds to the 16 x 16 floats of tile c the product of a, 16 rows of 32 bf16, and b, 32 rows of 16 bf16 of which
- * two neighbouring rows lie interleaved in one row of the tile. Denormal operands and results are zero, sums are rounded to nearest,
- * whatever the thread's settings are; the settings and the flags are not touched.
+ * TILE_PRODUCT(c, a, b) adds to the 16 x 16 floats of tile c the product of a, 16 rows of 32 bf16, and b, 32 rows of
+ * 16 bf16 of which two neighbouring rows lie interleaved in one row of the tile. Denormal operands and results are
+ * zero, sums are rounded to nearest, whatever the thread's settings are; the settings and the flags are not touched.
  *
- * Compilers' own intrinsics do not say that tile loads read memory, so a store before one could be moved behind it; these do.
+ * Compilers' own intrinsics do not say that tile loads read memory, so a store before one could be moved behind it;
+ * these do.
  */
 #ifndef FEWHEAD_KERNELS_CPU_AMX_TILES_H
 #define FEWHEAD_KERNELS_CPU_AMX_TILES_H

@@ -33,8 +33,9 @@ static inline int64_t fhk_clamp(int64_t value, int64_t least, int64_t most) {
 }
 
 /*
- * Rows of group g and its first row; 0 rows where g is no group. A plan lies in memory of the caller, and may have been overwritten
- * since it was built: results are then wrong, but whatever it holds, no row lies outside the call and no group has more than `group`.
+ * Rows of group g and its first row; 0 rows where g is no group. A plan lies in memory of the caller, and may have
+ * been overwritten since it was built: results are then wrong, but whatever it holds, no row lies outside the call and
+ * no group has more than `group`.
  */
 static inline int64_t fhk_plan_rows(const fh_plan *plan, int64_t g, int64_t *first) {
   *first = 0;

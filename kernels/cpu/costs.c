@@ -5,9 +5,9 @@
 static const double START_US = 10; /* of a call: waking the threads */
 static const double PLAN_US = 40;  /* of the plan of a group */
 
-/* Vector units, fitted to h_q 2, 8 and 16, padded 64, topk 640, on a Xeon with AVX-512 at 2.9 GHz. Packed multiplies what
- * gather multiplies, and needs a plan besides, while fh_work_gflop counts every row of a group for every entry: it is
- * taken only where lists are so much alike that even so it costs no more. */
+/* Vector units, fitted to h_q 2, 8 and 16, padded 64, topk 640, on a Xeon with AVX-512 at 2.9 GHz. Packed
+ * multiplies what gather multiplies, and needs a plan besides, while fh_work_gflop counts every row of a group for
+ * every entry: it is taken only where lists are so much alike that even so it costs no more. */
 static const double ROW_US = 20;    /* of a row, beyond its products */
 static const double GROUP_US = 160; /* of a group of 8 rows */
 static const struct {
@@ -19,8 +19,9 @@ static const struct {
     [FH_ISA_AVX512_BF16] = {9640, 9400},
 };
 
-/* The tile unit, fitted to gather at h_q 2, 8, 16 and 32, packed at 16 to 64 rows and padded 64 on a Xeon (Emerald Rapids)
- * whose two cores were both busy with other work. A KV row costs the same for 1 to 8 rows of q, and for each 16 further on. */
+/* The tile unit, fitted to gather at h_q 2, 8, 16 and 32, packed at 16 to 64 rows and padded 64 on a Xeon (Emerald
+ * Rapids) whose two cores were both busy with other work. A KV row costs the same for 1 to 8 rows of q, and for
+ * each 16 further on. */
 static const double TILE_ROW_US = 3;
 static const double TILE_GROUP_US = 20;
 static double tile_key_us(int32_t rows) {

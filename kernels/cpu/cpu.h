@@ -1,8 +1,9 @@
 /*
  * The CPU back end as lib/ sees it: a pool of threads with the kernels of one instruction set.
  *
- * Every fh_call that arrives here has passed fh_call_check and carries no defaults any more: h_pad is 64 or 128, group is 1..64,
- * struct_size is the full one, path is one of reference, padded, gather, packed; a packed call has a plan; workspace is large enough.
+ * Every fh_call that arrives here has passed fh_call_check and carries no defaults any more: h_pad is 64 or 128, group
+ * is 1..64, struct_size is the full one, path is one of reference, padded, gather, packed; a packed call has a plan;
+ * workspace is large enough.
  */
 #ifndef FEWHEAD_KERNELS_CPU_H
 #define FEWHEAD_KERNELS_CPU_H
@@ -11,23 +12,26 @@
 
 typedef struct fhk_cpu fhk_cpu;
 
-/* What this process lacks for an fh_isa, one line without a verb at its end: "the CPU has no AMX tiles (AMX-TILE)"; NULL where it
- * lacks nothing. `ask`: for FH_ISA_AMX the kernel is asked for the permission, at most once a process; 0: only what is known. */
+/* What this process lacks for an fh_isa, one line without a verb at its end: "the CPU has no AMX tiles (AMX-TILE)";
+ * NULL where it lacks nothing. `ask`: for FH_ISA_AMX the kernel is asked for the permission, at most once a
+ * process; 0: only what is known. */
 const char *fhk_cpu_isa_missing(int32_t isa, int32_t ask);
 /* The best fh_isa that this process may use, never FH_ISA_BEST. Asks for AMX where the CPU has it. */
 int32_t fhk_cpu_best_isa(void);
-/* What FH_ISA_BEST stands for: the fastest of those. Not always the best: bf16 dot products are slower than multiply-adds on some
- * CPUs, so where they or AMX exist they are timed beside each other, once a process. */
+/* What FH_ISA_BEST stands for: the fastest of those. Not always the best: bf16 dot products are slower than
+ * multiply-adds on some CPUs, so where they or AMX exist they are timed beside each other, once a process. */
 int32_t fhk_cpu_fastest_isa(void);
 /* "generic", "avx2", "avx512", "avx512_bf16", "amx"; NULL for another number. */
 const char *fhk_cpu_isa_name(int32_t isa);
 
-/* threads >= 1 (the caller of a run is one of them); isa one that this CPU has. NULL when memory or threads are refused. */
+/* threads >= 1 (the caller of a run is one of them); isa one that this CPU has. NULL when memory or threads are
+ * refused. */
 fhk_cpu *fhk_cpu_create(int32_t threads, int32_t isa);
 void fhk_cpu_destroy(fhk_cpu *cpu);
 
-/* Run fn(arg, item, thread) for item 0 .. items - 1, dealt dynamically; returns when all are done. thread is 0 .. threads - 1
- * and no two items run at once on one thread number. Calls from several threads take turns; fn must not call it again. */
+/* Run fn(arg, item, thread) for item 0 .. items - 1, dealt dynamically; returns when all are done. thread is 0 ..
+ * threads - 1 and no two items run at once on one thread number. Calls from several threads take turns; fn must not
+ * call it again. */
 void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg);
 
 /* Workspace of one path, bytes, a multiple of 64. */
@@ -36,7 +40,8 @@ uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 /* Run the path. Counters (full-size) are added to, except .calls, which lib/ counts. */
 void fhk_cpu_run(fhk_cpu *cpu, const fh_call *call, fh_counters *counters);
 
-/* A call with path FH_AUTO and a plan: its groups order[0 .. packed_from - 1] by path `rows` (padded or gather), the others packed. */
+/* A call with path FH_AUTO and a plan: its groups order[0 .. packed_from - 1] by path `rows` (padded or gather),
+ * the others packed. */
 void fhk_cpu_run_parts(fhk_cpu *cpu, const fh_call *call, int32_t rows, fh_counters *counters);
 
 uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call);

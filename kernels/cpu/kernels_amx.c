@@ -3,23 +3,25 @@
  *
  * Up to 128 rows (a query's heads, or the heads of a group's queries) pass over a sequence of KV rows, block by block:
  *
- *   logits   s[key][row] = sum over d of kv[key][d] * q[d][row]: 16 KV rows are operand A as they come from memory, 64 bytes of each at
- *            a time, brought together in a tile; q is operand B, laid out once a query or group
+ *   logits   s[key][row] = sum over d of kv[key][d] * q[d][row]: 16 KV rows are operand A as they come from memory, 64
+ *            bytes of each at a time, brought together in a tile; q is operand B, laid out once a query or group
  *   softmax  rows in the lanes of a vector, so nothing is done across lanes; weights that do not count are 0
- *   values   o[row][c] += sum over keys of p[row][key] * v[key][c]: p is operand A, transposed once a block; pairs of KV rows are
- *            operand B, interleaved 64 bytes at a time
+ *   values   o[row][c] += sum over keys of p[row][key] * v[key][c]: p is operand A, transposed once a block; pairs of
+ *            KV rows are operand B, interleaved 64 bytes at a time
  *
- * KV rows are read twice, from the second-level cache, and only ever copied into a few tiles that stay in the first: a tile's worth of
- * stores that leave the first level takes as long as four products. While one block is computed, the rows of the next are prefetched.
+ * KV rows are read twice, from the second-level cache, and only ever copied into a few tiles that stay in the first: a
+ * tile's worth of stores that leave the first level takes as long as four products. While one block is computed, the
+ * rows of the next are prefetched.
  *
- * p is fp32 cut into two bf16, p = high + low within 2^-17: one bf16 is out of FlashMLA's tolerances where outputs are small against
- * the values. With up to 8 rows the low halves ride in the unused half of the tile.
+ * p is fp32 cut into two bf16, p = high + low within 2^-17: one bf16 is out of FlashMLA's tolerances where outputs are
+ * small against the values. With up to 8 rows the low halves ride in the unused half of the tile.
  *
- * A row's largest logit is followed with some slack: p is exp(logit - reference), and the reference is raised, and o scaled, only where
- * the largest logit comes to lie SLACK above it.
+ * A row's largest logit is followed with some slack: p is exp(logit - reference), and the reference is raised, and o
+ * scaled, only where the largest logit comes to lie SLACK above it.
  *
- * packed multiplies every row of the group with every entry of the union and sets the weights of those that are not members to 0. That
- * does not undo a NaN or Inf in a value, so a KV row with one is left out; its members are computed again, one by one.
+ * packed multiplies every row of the group with every entry of the union and sets the weights of those that are not
+ * members to 0. That does not undo a NaN or Inf in a value, so a KV row with one is left out; its members are computed
+ * again, one by one.
  */
 #include "cpu/amx.h"
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
@@ -89,7 +91,7 @@ typedef struct passage {
   int32_t ahead_offset; /* bytes of the first one that are done */
 } passage;
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct passage_layout {
   uint64_t q, o, p, s, stage, max, reference, sum, lane_bit, lane_half, block, total;
@@ -97,8 +99,8 @@ typedef struct passage_layout {
 
 enum { STAGE_BYTES = STEP * TILE_STRIDE * 2 };
 
-/* KV rows of a block: with all that belongs to them within half of a second-level cache of 2 MiB, and so many that reading and writing
- * o once a block counts little. Multiples of STEP. */
+/* KV rows of a block: with all that belongs to them within half of a second-level cache of 2 MiB, and so many that
+ * reading and writing o once a block counts little. Multiples of STEP. */
 static int32_t window_for(int32_t vectors) { return vectors == 1 ? MOST_KEYS : vectors <= 4 ? 640 : 320; }
 
 static passage_layout layout_of(int32_t d_qk, int32_t rows) {
@@ -192,7 +194,7 @@ static void pack_q(passage *t, const uint16_t *const *q) {
     }
 }
 
-/* ---- The rows that come next ----------------------------------------------------------------------------------------------- */
+/* ---- The rows that come next ------------------------------------------------------------------------------------- */
 
 /* Brings `lines` lines of them into the second-level cache. */
 INLINE void fetch_ahead(passage *t, int lines) {
@@ -214,10 +216,10 @@ INLINE void fetch_ahead(passage *t, int lines) {
   t->ahead_offset = offset;
 }
 
-/* ---- Logits ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Logits ------------------------------------------------------------------------------------------------------ */
 
-/* Two chunks of `count` rows, those of the second STAGE_BYTES / 2 behind those of the first. Two, since neighbouring lines of a row come
- * faster than lines of different rows: 1.8 cycles a line instead of 3. */
+/* Two chunks of `count` rows, those of the second STAGE_BYTES / 2 behind those of the first. Two, since
+ * neighbouring lines of a row come faster than lines of different rows: 1.8 cycles a line instead of 3. */
 INLINE void stage_rows(const int count, char *to, const uint16_t *const *row, int32_t d) {
   UNROLL for (int i = 0; i < count; i++) {
     vstore_bits(to + i * 64, vload_bits(row[i] + d));
@@ -239,8 +241,8 @@ INLINE void clear_sums(void) {
   TILE_ZERO(3);
 }
 
-/* One vector of rows against all KV rows, 64 at a time. Between two products stands the bringing together of a part of what comes next,
- * so that the tile unit and the vector unit work at the same time. */
+/* One vector of rows against all KV rows, 64 at a time. Between two products stands the bringing together of a part
+ * of what comes next, so that the tile unit and the vector unit work at the same time. */
 static void logits_4x1(passage *t, const row_block *b, int32_t keys, int32_t v) {
   const char *const q_first = t->q + (int64_t)v * (t->d_qk / CHUNK) * TILE_BYTES;
   const int64_t stride = (int64_t)t->vectors * 64;
@@ -350,7 +352,7 @@ static void logits(passage *t, const row_block *b, int32_t keys) {
   t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * (uint64_t)t->d_qk;
 }
 
-/* ---- Softmax --------------------------------------------------------------------------------------------------------------- */
+/* ---- Softmax ----------------------------------------------------------------------------------------------------- */
 
 /* The lanes of vector v that key k counts for. */
 INLINE __mmask16 members(const passage *t, const row_block *b, int32_t v, int32_t k, vi bits) {
@@ -427,9 +429,10 @@ INLINE void softmax(const int masked, const int twin, passage *t, const row_bloc
   vstore(t->sum + 16 * v, sum);
 }
 
-/* ---- Values ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Columns d .. d + 31 of `count` pairs of rows, interleaved: columns 0..3, 8..11, .. of each 32 in one tile, the others in the next. */
+/* Columns d .. d + 31 of `count` pairs of rows, interleaved: columns 0..3, 8..11, .. of each 32 in one tile, the
+ * others in the next. */
 INLINE void stage_pairs(const int count, char *to, const uint16_t *const *row, int32_t d) {
   UNROLL for (int i = 0; i < count; i++) {
     const vi a = vload_bits(row[2 * i] + d), b = vload_bits(row[2 * i + 1] + d);
@@ -512,8 +515,8 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
   store_sums(o, TILE_FLOATS, below, below + TILE_FLOATS);
 }
 
-/* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought together. Between two
- * products of the same sums, which wait for each other, stand three others. */
+/* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought
+ * together. Between two products of the same sums, which wait for each other, stand three others. */
 INLINE void values_step(const int low, const char *p, const char *pairs, char *to, const uint16_t *const *from,
                         int32_t d) {
   UNROLL for (int half = 0; half <= low; half++) {
@@ -572,10 +575,10 @@ static void values(passage *t, const row_block *b, int32_t keys) {
   t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * D_V;
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Whether no real row's logit of key k is finite: then the KV row holds NaN or Inf, or its products overflow; or no row of q is
- * finite, and it does not matter. */
+/* Whether no real row's logit of key k is finite: then the KV row holds NaN or Inf, or its products overflow; or no
+ * row of q is finite, and it does not matter. */
 static int spoils(const passage *t, int32_t k) {
   const float *s = t->s + (int64_t)k * 16 * t->vectors;
   for (int32_t r = 0; r < t->rows; r++)
@@ -625,7 +628,7 @@ INLINE int add_row(passage *t, const uint16_t *row, uint64_t member) {
   return ++b->keys == t->window;
 }
 
-/* ---- Output ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Output ------------------------------------------------------------------------------------------------------ */
 
 /* Row r of o times factor, rounded to bf16. */
 static void store_row(const passage *t, int32_t r, float factor, uint16_t *out) {
@@ -661,7 +664,7 @@ static void finish_row(const passage *t, const fh_call *call, int32_t r, int64_t
     call->max_logits[s * call->max_logits_stride + h] = (float)((double)t->max[r] * (double)call->sm_scale);
 }
 
-/* ---- One query ------------------------------------------------------------------------------------------------------------- */
+/* ---- One query --------------------------------------------------------------------------------------------------- */
 
 uint64_t fhk_amx_query_bytes(const fh_call *call, int32_t rows) { return layout_of(call->d_qk, rows).total; }
 
@@ -698,7 +701,7 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t the
   return executed;
 }
 
-/* ---- A group --------------------------------------------------------------------------------------------------------------- */
+/* ---- A group ----------------------------------------------------------------------------------------------------- */
 
 /* A group may be shorter than others, and one vector of rows takes longer blocks than several. */
 uint64_t fhk_amx_group_bytes(const fh_call *call, int32_t group) {
@@ -759,7 +762,7 @@ uint64_t fhk_amx_group(const fh_call *call, const fhk_group *g, void *memory) {
   return executed;
 }
 
-/* ---- Does it pay? ---------------------------------------------------------------------------------------------------------- */
+/* ---- Does it pay? ------------------------------------------------------------------------------------------------ */
 
 static int64_t now_ns(void) {
   struct timespec t;

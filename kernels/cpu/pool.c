@@ -1,13 +1,13 @@
 /*
  * The pool of threads behind a CPU device, and the instruction sets it may use.
  *
- * Items are dealt one at a time from a shared counter, so a thread that is slow or was descheduled holds up one item, not a
- * share. The thread that calls works too, as number 0. Nothing here depends on which thread took which item, and no kernel does
- * either: results are the same for every number of threads.
+ * Items are dealt one at a time from a shared counter, so a thread that is slow or was descheduled holds up one item,
+ * not a share. The thread that calls works too, as number 0. Nothing here depends on which thread took which item, and
+ * no kernel does either: results are the same for every number of threads.
  *
- * A fork copies a pool's memory but none of its threads, and a lock that another thread held stays locked in the copy. So the child
- * renews every pool before fork returns there: locks as new, no worker. The first run in the child starts workers again; where the
- * system refuses them, the run goes on with those there are.
+ * A fork copies a pool's memory but none of its threads, and a lock that another thread held stays locked in the copy.
+ * So the child renews every pool before fork returns there: locks as new, no worker. The first run in the child starts
+ * workers again; where the system refuses them, the run goes on with those there are.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -116,7 +116,7 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
-/* ---- Fork ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Fork -------------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static fhk_cpu *pools;
@@ -132,7 +132,8 @@ static void make_locks(fhk_cpu *cpu) {
 static void before_fork(void) { pthread_mutex_lock(&pools_lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&pools_lock); }
 
-/* Runs in the child's only thread. What the locks held is overwritten: nobody in this process can unlock or wake anything. */
+/* Runs in the child's only thread. What the locks held is overwritten: nobody in this process can unlock or wake
+ * anything. */
 static void after_fork_in_child(void) {
   for (fhk_cpu *cpu = pools; cpu; cpu = cpu->next_pool) {
     make_locks(cpu);
@@ -161,10 +162,10 @@ static void delist(fhk_cpu *cpu) {
   pthread_mutex_unlock(&pools_lock);
 }
 
-/* ---- Making and ending ---------------------------------------------------------------------------------------------------- */
+/* ---- Making and ending ------------------------------------------------------------------------------------------- */
 
-/* Starts the workers that are missing, as many as the system grants. Workers take no signals: a program's handlers run on its own
- * threads, as they would without this library. */
+/* Starts the workers that are missing, as many as the system grants. Workers take no signals: a program's handlers
+ * run on its own threads, as they would without this library. */
 static void start_workers(fhk_cpu *cpu) {
   sigset_t all, before;
   sigfillset(&all);

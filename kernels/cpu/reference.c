@@ -66,7 +66,8 @@ static void reference_row(void *arg, int64_t s, int32_t thread) {
     if (call->max_logits) call->max_logits[s * call->max_logits_stride + h] = (float)max;
   }
   const uint64_t flops = fhk_useful_flops(call, (uint64_t)keys);
-  fhk_count(run->work, flops, flops, (uint64_t)keys * (uint64_t)call->d_qk * 2 + fhk_row_bytes(call) + fhk_list_bytes(call, s));
+  fhk_count(run->work, flops, flops,
+            (uint64_t)keys * (uint64_t)call->d_qk * 2 + fhk_row_bytes(call) + fhk_list_bytes(call, s));
 }
 
 void fhk_reference_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {

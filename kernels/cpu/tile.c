@@ -22,7 +22,8 @@ static int32_t lanes_for(int32_t rows, int32_t vector) {
   return (rows + lanes - 1) / lanes * lanes;
 }
 
-/* Where the parts lie, in bytes from the start: the tiles, what they share, then q .. alpha of each, `each` bytes a tile. */
+/* Where the parts lie, in bytes from the start: the tiles, what they share, then q .. alpha of each, `each` bytes a
+ * tile. */
 typedef struct tile_layout {
   uint64_t s, kv, q, o, max, sum, alpha, each, total;
 } tile_layout;
@@ -54,9 +55,17 @@ tile *fhk_tiles_make(const fhk_tile_ops *ops, const fh_call *call, int32_t rows,
   tile *first = memory;
   for (int32_t i = 0; i < count; i++) {
     char *own = base + (uint64_t)i * at.each;
-    first[i] = (tile){.rows = rows, .few = rows <= ops->few_rows, .s_stride = lanes_for(rows, ops->vector), .d_qk = call->d_qk,
-                      .scale = fminf(call->sm_scale * 1.44269504f, FLT_MAX), .s = floats(base + at.s), .kv = floats(base + at.kv),
-                      .q = floats(own + at.q), .o = floats(own + at.o), .max = floats(own + at.max), .sum = floats(own + at.sum),
+    first[i] = (tile){.rows = rows,
+                      .few = rows <= ops->few_rows,
+                      .s_stride = lanes_for(rows, ops->vector),
+                      .d_qk = call->d_qk,
+                      .scale = fminf(call->sm_scale * 1.44269504f, FLT_MAX),
+                      .s = floats(base + at.s),
+                      .kv = floats(base + at.kv),
+                      .q = floats(own + at.q),
+                      .o = floats(own + at.o),
+                      .max = floats(own + at.max),
+                      .sum = floats(own + at.sum),
                       .alpha = floats(own + at.alpha)};
   }
   /* Lanes past the last row are computed with the rest and never read; they must only be numbers from the start. */

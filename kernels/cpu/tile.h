@@ -1,10 +1,10 @@
 /*
  * One query's attention, block by block: the kernel behind padded, gather and packed.
  *
- * A tile holds the heads of one query as rows, their running softmax and their output so far. KV rows are handed to it one
- * after the other, in any order and as often as they count; every TILE_KEYS of them make a block, which the instruction set's
- * fhk_tile_ops computes. Packed keeps several tiles going at once, so that a KV row that came into the cache serves the
- * neighbours too.
+ * A tile holds the heads of one query as rows, their running softmax and their output so far. KV rows are handed to it
+ * one after the other, in any order and as often as they count; every TILE_KEYS of them make a block, which the
+ * instruction set's fhk_tile_ops computes. Packed keeps several tiles going at once, so that a KV row that came into
+ * the cache serves the neighbours too.
  */
 #ifndef FEWHEAD_KERNELS_CPU_TILE_H
 #define FEWHEAD_KERNELS_CPU_TILE_H
@@ -14,34 +14,34 @@
 #include "cpu/back_end.h"
 
 enum {
-  TILE_ROWS = 128,           /* most rows of a tile */
-  TILE_KEYS = 48,            /* KV rows of a block: 48 KiB of bf16 for the second-level cache, 48 pages for the TLB */
-  TILE_SPARE = 16,           /* most keys a kernel takes at once: room for those past the last */
-  TILE_V = 512,              /* d_v */
-  TILE_PAD = 16,             /* floats after each stored row, so that neighbours do not fall on the same cache sets */
+  TILE_ROWS = 128, /* most rows of a tile */
+  TILE_KEYS = 48,  /* KV rows of a block: 48 KiB of bf16 for the second-level cache, 48 pages for the TLB */
+  TILE_SPARE = 16, /* most keys a kernel takes at once: room for those past the last */
+  TILE_V = 512,    /* d_v */
+  TILE_PAD = 16,   /* floats after each stored row, so that neighbours do not fall on the same cache sets */
   TILE_O = TILE_V + TILE_PAD,
-  TILE_KV = 576 + TILE_PAD   /* 576: the larger d_qk; a constant stride spares the kernels their address arithmetic */
+  TILE_KV = 576 + TILE_PAD /* 576: the larger d_qk; a constant stride spares the kernels their address arithmetic */
 };
 
 typedef struct tile {
-  int32_t rows;                    /* 1 .. TILE_ROWS */
-  int32_t few;                     /* 1: few rows, which the kernel computes straight from bf16 KV rows; 0: from widened ones */
-  int32_t s_stride;                /* floats between the keys of s: a whole number of vectors, or a vector's half, quarter, .. */
+  int32_t rows;     /* 1 .. TILE_ROWS */
+  int32_t few;      /* 1: few rows, which the kernel computes straight from bf16 KV rows; 0: from widened ones */
+  int32_t s_stride; /* floats between the keys of s: a whole number of vectors, or a vector's half, quarter, .. */
   int32_t d_qk;
-  float scale;                     /* sm_scale * log2(e) */
-  int32_t keys;                    /* KV rows collected for the next block */
-  int32_t blocks;                  /* blocks computed */
+  float scale;    /* sm_scale * log2(e) */
+  int32_t keys;   /* KV rows collected for the next block */
+  int32_t blocks; /* blocks computed */
   uint64_t flops;
   const uint16_t *row[TILE_KEYS + TILE_SPARE];
   /* Of this tile */
-  float *q;                        /* [s_stride, d_qk] as the kernel packed it */
-  float *o;                        /* [rows, TILE_O] output so far, before division, in the order of vec.h */
-  float *max;                      /* [s_stride] largest logit so far, before scaling */
-  float *sum;                      /* [s_stride] sum of exp so far */
-  float *alpha;                    /* [s_stride] what a block shrinks o and sum by */
+  float *q;     /* [s_stride, d_qk] as the kernel packed it */
+  float *o;     /* [rows, TILE_O] output so far, before division, in the order of vec.h */
+  float *max;   /* [s_stride] largest logit so far, before scaling */
+  float *sum;   /* [s_stride] sum of exp so far */
+  float *alpha; /* [s_stride] what a block shrinks o and sum by */
   /* Shared by the tiles of a thread, nothing outlives a block */
-  float *s;                        /* [TILE_KEYS + TILE_SPARE, s_stride] logits, then exp of them */
-  float *kv;                       /* [TILE_KEYS + TILE_SPARE, TILE_KV] widened KV rows; only where few is 0 */
+  float *s;  /* [TILE_KEYS + TILE_SPARE, s_stride] logits, then exp of them */
+  float *kv; /* [TILE_KEYS + TILE_SPARE, TILE_KV] widened KV rows; only where few is 0 */
 } tile;
 
 typedef struct fhk_tile_ops {

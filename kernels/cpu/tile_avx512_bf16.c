@@ -1,7 +1,7 @@
 /*
- * Tiles with bf16 dot products, and whether they pay: vdpbf16ps does the work of two multiply-adds, but on some cores (Emerald
- * Rapids, measured) one starts every other cycle, where multiply-adds start at two a cycle. Then plain AVX-512 is twice as
- * fast.
+ * Tiles with bf16 dot products, and whether they pay: vdpbf16ps does the work of two multiply-adds, but on some cores
+ * (Emerald Rapids, measured) one starts every other cycle, where multiply-adds start at two a cycle. Then plain
+ * AVX-512 is twice as fast.
  */
 #include <time.h>
 
@@ -24,8 +24,9 @@ INLINE int64_t time_chains(const int dot) {
   for (int i = 0; i < CHAINS; i++) sum[i] = x;
   __asm__ volatile("" : "+v"(x)); /* keeps the compiler from knowing what x is */
   const int64_t start = now_ns();
-  for (int step = 0; step < STEPS; step++) UNROLL for (int i = 0; i < CHAINS; i++)
-    sum[i] = dot ? _mm512_dpbf16_ps(sum[i], (__m512bh)x, (__m512bh)x) : vfma(x, x, sum[i]);
+  for (int step = 0; step < STEPS; step++)
+    UNROLL for (int i = 0; i < CHAINS; i++) sum[i] =
+        dot ? _mm512_dpbf16_ps(sum[i], (__m512bh)x, (__m512bh)x) : vfma(x, x, sum[i]);
   for (int i = 0; i < CHAINS; i++) __asm__ volatile("" : : "v"(sum[i]));
   return now_ns() - start;
 }
@@ -37,6 +38,8 @@ int32_t fhk_tile_dot_pays(void) {
     if (d < dot) dot = d;
     if (f < fma) fma = f;
   }
-  return dot < fma + fma / 2; /* twice the work in less than 1.5 times the time; where dot products do not pay, it is 4 times */
+  return dot <
+         fma +
+             fma / 2; /* twice the work in less than 1.5 times the time; where dot products do not pay, it is 4 times */
 }
 #endif

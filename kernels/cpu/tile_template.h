@@ -1,21 +1,21 @@
 /*
- * The inner loops of a tile for one instruction set; a tile_<isa>.c defines TILE_OPS, the name of its table, and includes this.
+ * The inner loops of a tile for one instruction set; a tile_<isa>.c defines TILE_OPS, the name of its table, and
+ * includes this.
  *
  * Both products keep up to 24 sums in registers and run one broadcast or loaded operand against the others; nothing is
  * transposed but q, once a tile.
  *
- *   many rows   a KV row is widened once and serves all rows.
- *               s[key][row] = sum over d of kv[key][d] * q[d][row]: rows in lanes, kv broadcast
- *               o[row][c]   = sum over key of s[key][row] * kv[key][c]: columns in lanes, s broadcast
+ *   many rows   a KV row is widened once and serves all rows. s[key][row] = sum over d of kv[key][d] * q[d][row]: rows
+ *   in lanes, kv broadcast o[row][c]   = sum over key of s[key][row] * kv[key][c]: columns in lanes, s broadcast
  *   few rows    storing it widened would cost more than it saves: bf16 is widened in registers, once for each product.
- *               s: columns of a key in lanes, against every row of q, VL sums at a time that are then added up across their lanes
- *               o: as above
+ *   s: columns of a key in lanes, against every row of q, VL sums at a time that are then added up across their lanes
+ *   o: as above
  *
  * In s the rows of a key lie side by side, so maxima and sums over keys need no work across lanes.
  *
- * With TILE_DOT, s comes from bf16 dot products, which take pairs of neighbouring columns as they are. Their products are exact
- * and summed in fp32. For o, the weights would have to be rounded to bf16, which costs more than FlashMLA's tolerances allow
- * where outputs are small against the values they come from; o always takes fp32 weights.
+ * With TILE_DOT, s comes from bf16 dot products, which take pairs of neighbouring columns as they are. Their products
+ * are exact and summed in fp32. For o, the weights would have to be rounded to bf16, which costs more than FlashMLA's
+ * tolerances allow where outputs are small against the values they come from; o always takes fp32 weights.
  */
 #include "cpu/tile.h"
 #include "cpu/vec.h"
@@ -38,7 +38,8 @@ enum { FEW_ROWS = 12, FEW_AT_ONCE = 8, PANEL_VECTORS = 2 };
 enum { FEW_ROWS = 4, FEW_AT_ONCE = 4, PANEL_VECTORS = 2 };
 #endif
 
-/* An operand of q kv, and what 2 VL neighbouring bf16 make of it: a vector of pairs, or one of the even and one of the odd. */
+/* An operand of q kv, and what 2 VL neighbouring bf16 make of it: a vector of pairs, or one of the even and one of
+ * the odd. */
 #ifdef TILE_DOT
 enum { HALVES = 1 };
 typedef vi vx;
@@ -53,13 +54,13 @@ INLINE vx vload_x(const float *p) { return vload(p); }
 INLINE vf vmac(vx a, vx b, vf c) { return vfma(a, b, c); }
 #endif
 
-/* Brings what is read one step later into the first-level cache: 4 % of gather. Not where the step is a small part of a line, or the
- * work on it so little that the instruction costs more than it saves. */
+/* Brings what is read one step later into the first-level cache: 4 % of gather. Not where the step is a small part
+ * of a line, or the work on it so little that the instruction costs more than it saves. */
 INLINE void fetch(const int rows, const uint16_t *p) {
   if (VL >= 8 && rows >= 4) __builtin_prefetch(p, 0, 3);
 }
 
-/* ---- Logits of few rows ---------------------------------------------------------------------------------------------------- */
+/* ---- Logits of few rows ------------------------------------------------------------------------------------------ */
 
 /* Rows that a pass takes from `left` that remain: 8, 4, 2 or 1; 7 and 3 are rounded up, being dearer in parts. */
 static int32_t pass_rows(int32_t left) {
@@ -136,10 +137,10 @@ static uint64_t logits_few(tile *t) {
   return products;
 }
 
-/* ---- Logits of many rows --------------------------------------------------------------------------------------------------- */
+/* ---- Logits of many rows ----------------------------------------------------------------------------------------- */
 
-/* Columns whose products are summed before they join the total: keeps the rounding of 512 additions near that of 64, and what
- * all keys of the block run over of q in the first-level cache. Divides 512 and 576. */
+/* Columns whose products are summed before they join the total: keeps the rounding of 512 additions near that of
+ * 64, and what all keys of the block run over of q in the first-level cache. Divides 512 and 576. */
 enum { STRETCH = 64 };
 
 /* Panel after panel of up to PANEL_VECTORS vectors of rows; in a panel [chunk][half][VL columns or pairs][lane]. */
@@ -167,7 +168,8 @@ static void pack_many(tile *t, const uint16_t *const *q) {
   }
 }
 
-/* The block's KV rows as floats, [key][TILE_KV], evens before odds in each chunk; dot products need the values alone. */
+/* The block's KV rows as floats, [key][TILE_KV], evens before odds in each chunk; dot products need the values
+ * alone. */
 static void widen(tile *t) {
   const int32_t columns = HALVES == 1 ? TILE_V : t->d_qk;
   for (int32_t k = 0; k < t->keys; k++) {
@@ -181,7 +183,8 @@ static void widen(tile *t) {
 }
 
 /* s[m][n] (+)= sum of kv[m][.] q[.][n] over STRETCH columns from d on. */
-INLINE void logits_many_block(const int keys, const int vectors, const tile *t, int32_t k, int32_t d, const float *q, float *s) {
+INLINE void logits_many_block(const int keys, const int vectors, const tile *t, int32_t k, int32_t d, const float *q,
+                              float *s) {
   vf sum[16][4];
   UNROLL for (int m = 0; m < keys; m++) UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vset1(0);
 #ifdef TILE_DOT
@@ -239,7 +242,7 @@ static uint64_t logits_many(tile *t) {
   return products;
 }
 
-/* ---- Softmax --------------------------------------------------------------------------------------------------------------- */
+/* ---- Softmax ----------------------------------------------------------------------------------------------------- */
 
 /* The largest, or the sum, of the lanes that belong to the same row, in all of them. */
 INLINE vf across_keys(vf v, int32_t lanes, int largest) {
@@ -287,7 +290,7 @@ static void softmax(tile *t) {
   }
 }
 
-/* ---- Output ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Output ------------------------------------------------------------------------------------------------------ */
 
 /* o[m][n] = o[m][n] * alpha[m] + sum over the block's keys of s[.][m] v[.][n], for rows m0 on and columns c on. */
 INLINE void values_block(const int few, const int rows, const int vectors, const tile *t, int32_t m0, int32_t c) {
@@ -295,7 +298,8 @@ INLINE void values_block(const int few, const int rows, const int vectors, const
   float *o = t->o + (int64_t)m0 * TILE_O + c;
   UNROLL for (int m = 0; m < rows; m++) {
     const vf alpha = vset1(t->alpha[m0 + m]);
-    UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = t->blocks ? vmul(vload(o + m * TILE_O + n * VL), alpha) : vset1(0);
+    UNROLL for (int n = 0; n < vectors; n++) sum[m][n] =
+        t->blocks ? vmul(vload(o + m * TILE_O + n * VL), alpha) : vset1(0);
   }
   const float *s = t->s + m0, *kv = t->kv + c;
   for (int32_t k = 0; k < t->keys; k++, s += t->s_stride, kv += few ? 0 : TILE_KV) {
@@ -310,7 +314,8 @@ INLINE void values_block(const int few, const int rows, const int vectors, const
       UNROLL for (int n = 0; n < vectors; n++) sum[m][n] = vfma(p, v[n], sum[m][n]);
     }
   }
-  UNROLL for (int m = 0; m < rows; m++) UNROLL for (int n = 0; n < vectors; n++) vstore(o + m * TILE_O + n * VL, sum[m][n]);
+  UNROLL for (int m = 0; m < rows; m++) UNROLL for (int n = 0; n < vectors; n++)
+      vstore(o + m * TILE_O + n * VL, sum[m][n]);
 }
 
 /* All rows from `from` on that fill whole passes of `rows`; returns the first that is left. */
@@ -337,7 +342,7 @@ INLINE uint64_t values(const int few, const tile *t) {
   return (uint64_t)t->keys * (uint64_t)t->rows * TILE_V;
 }
 
-/* ---- The table ------------------------------------------------------------------------------------------------------------- */
+/* ---- The table --------------------------------------------------------------------------------------------------- */
 
 static void pack(tile *t, const uint16_t *const *q) {
   if (t->few) pack_few(t, q);

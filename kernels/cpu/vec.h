@@ -1,10 +1,10 @@
 /*
- * The few vector operations that the tile kernels need, for the instruction set that the including file is compiled for:
- * AVX-512, AVX2 with FMA, or four lanes of whatever the compiler makes of them.
+ * The few vector operations that the tile kernels need, for the instruction set that the including file is compiled
+ * for: AVX-512, AVX2 with FMA, or four lanes of whatever the compiler makes of them.
  *
- * bf16 rows are widened without a shuffle: of 2 VL neighbouring elements the even ones become one vector (shift left by 16) and
- * the odd ones another (clear the lower half). Everything inside the kernels is kept in that order, evens before odds in each
- * chunk of 2 VL, and two such vectors are put back together when the result is stored (vnarrow).
+ * bf16 rows are widened without a shuffle: of 2 VL neighbouring elements the even ones become one vector (shift left
+ * by 16) and the odd ones another (clear the lower half). Everything inside the kernels is kept in that order, evens
+ * before odds in each chunk of 2 VL, and two such vectors are put back together when the result is stored (vnarrow).
  */
 #ifndef FEWHEAD_KERNELS_CPU_VEC_H
 #define FEWHEAD_KERNELS_CPU_VEC_H
@@ -43,7 +43,8 @@ INLINE vf vjoin(const vf *v) {
   for (int i = 0; i < 4; i++)
     b[i] = vadd(_mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0x88), _mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0xdd));
   for (int i = 0; i < 2; i++) /* the same again with four lanes for one */
-    c[i] = vadd(_mm512_mask_blend_ps(0xff00, b[2 * i], b[2 * i + 1]), _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x4e));
+    c[i] =
+        vadd(_mm512_mask_blend_ps(0xff00, b[2 * i], b[2 * i + 1]), _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x4e));
   return vadd(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
 }
 INLINE vi vround_bf16(vf v) { /* nearest even, in the upper half */
@@ -101,25 +102,38 @@ enum { VL = 4 };
 typedef float vf __attribute__((vector_size(16)));
 typedef uint32_t vi __attribute__((vector_size(16)));
 
-INLINE vf vload(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
+INLINE vf vload(const float *p) {
+  vf v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
 INLINE void vstore(float *p, vf v) { memcpy(p, &v, sizeof v); }
 INLINE vf vset1(float x) { return (vf){x, x, x, x}; }
 INLINE vf vadd(vf a, vf b) { return a + b; }
 INLINE vf vsub(vf a, vf b) { return a - b; }
 INLINE vf vmul(vf a, vf b) { return a * b; }
-INLINE vf vselect(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); } /* lanes of mask: all ones or 0 */
+INLINE vf vselect(vi mask, vf yes, vf no) {
+  return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+} /* lanes of mask: all ones or 0 */
 INLINE vf vmax(vf a, vf b) { return vselect((vi)(a > b), a, b); }
 INLINE vf vfma(vf a, vf b, vf c) { return a * b + c; }
-INLINE vi vload_bits(const void *p) { vi v; memcpy(&v, p, sizeof v); return v; }
+INLINE vi vload_bits(const void *p) {
+  vi v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
 INLINE void vstore_bits(void *p, vi v) { memcpy(p, &v, sizeof v); }
 INLINE vf veven(vi v) { return (vf)(v << 16); }
 INLINE vf vodd(vi v) { return (vf)(v & 0xffff0000u); }
-INLINE vf vround(vf y) { return (y + 12582912.0f) - 12582912.0f; } /* 1.5 * 2^23: whole numbers from there on, |y| < 2^22 */
+INLINE vf vround(vf y) {
+  return (y + 12582912.0f) - 12582912.0f;
+} /* 1.5 * 2^23: whole numbers from there on, |y| < 2^22 */
 INLINE vf vscale(vf v, vf n) {
   const vi low = (vi)(n < -126.0f);
   vi power;
   /* cppcheck-suppress uninitvar; it sees no lane being set */
-  for (int i = 0; i < VL; i++) power[i] = (uint32_t)((int32_t)(n[i] > -126.0f && n[i] <= 0 ? n[i] : -126.0f) + 127) << 23;
+  for (int i = 0; i < VL; i++)
+    power[i] = (uint32_t)((int32_t)(n[i] > -126.0f && n[i] <= 0 ? n[i] : -126.0f) + 127) << 23;
   return vselect(low, vset1(0), v * (vf)power);
 }
 INLINE vf vjoin(const vf *v) {

@@ -1,5 +1,5 @@
-/* The instruction set amx: who may use it, what it leaves behind, and its numbers. What all instruction sets share is tested with the
- * paths. What needs the tile unit is left out, and said to be, where this machine has none. */
+/* The instruction set amx: who may use it, what it leaves behind, and its numbers. What all instruction sets share
+ * is tested with the paths. What needs the tile unit is left out, and said to be, where this machine has none. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -20,7 +20,7 @@
 #include <xmmintrin.h>
 #endif
 
-/* ---- Detection ------------------------------------------------------------------------------------------------------------- */
+/* ---- Detection --------------------------------------------------------------------------------------------------- */
 
 static void readings(void) {
   const fhk_amx_readings good = {1u << 22 | 1u << 24, 1, 8u << 16 | 64, 16, 0x602e7};
@@ -59,7 +59,7 @@ static void refusals(void) {
   CHECK_STR(fhk_amx_refused(EBADF), "the kernel refuses AMX tiles (arch_prctl)");
 }
 
-/* ---- Processes that are not let, each a child, since a process asks once ----------------------------------------------------- */
+/* ---- Processes that are not let, each a child, since a process asks once ----------------------------------------- */
 
 enum { REQUEST_PERMISSION = 0x1023 };
 
@@ -206,7 +206,7 @@ static void small_signal_stack_later(void) {
   fh_device_close(&device);
 }
 
-/* ---- What stays as it was --------------------------------------------------------------------------------------------------- */
+/* ---- What stays as it was ---------------------------------------------------------------------------------------- */
 
 static fhk_cpu *must_create(int32_t threads, int32_t isa) {
   fhk_cpu *cpu = fhk_cpu_create(threads, isa);
@@ -222,8 +222,8 @@ static int same(const attention *a, const result *x, const result *y) {
 
 static attention some_case(void) { return make_attention(12, 400, 8, 512, 300, LENGTHS | HOLES | REPEATS | SINK, 21); }
 
-/* Denormals flushed and sums rounded upwards: the settings are there after a call, and their flags have nothing new of the tile
- * unit's. One thread, the caller's. */
+/* Denormals flushed and sums rounded upwards: the settings are there after a call, and their flags have nothing new
+ * of the tile unit's. One thread, the caller's. */
 static void settings_stay(void) {
 #if defined(__x86_64__)
   fhk_cpu *cpu = must_create(1, FH_ISA_AMX);
@@ -309,7 +309,7 @@ static void surroundings(void) {
   fhk_cpu_destroy(cpu);
 }
 
-/* ---- Numbers, beside the other instruction sets ------------------------------------------------------------------------------ */
+/* ---- Numbers, beside the other instruction sets ------------------------------------------------------------------ */
 
 static void fill_bf16(uint16_t *to, int64_t n, float value) {
   for (int64_t i = 0; i < n; i++) to[i] = fh_bf16(value);
@@ -381,7 +381,8 @@ static void far_apart(fhk_cpu *cpu, int32_t path) {
   }
 }
 
-/* Denormal values are 0 with amx and are averaged by the others; denormals in q or k add nothing to a logit, or next to nothing. */
+/* Denormal values are 0 with amx and are averaged by the others; denormals in q or k add nothing to a logit, or
+ * next to nothing. */
 static void denormals(fhk_cpu *cpu, int32_t isa, int32_t path) {
   const uint16_t denormal = 8; /* 8 * 2^-133, 7e-40 */
   attention a = make_attention(2, 64, 8, 512, 40, 0, 34);
@@ -407,7 +408,7 @@ static void denormals(fhk_cpu *cpu, int32_t isa, int32_t path) {
   free_attention(&a);
 }
 
-/* ---- Shapes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
 /* Lists longer than the blocks of any number of rows, one entry more and one less than whole blocks. */
 static void long_lists(fhk_cpu *cpu, int32_t h_q) {
