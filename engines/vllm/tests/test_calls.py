@@ -111,18 +111,21 @@ def test_the_published_gate(engine, monkeypatch, tensors):
     assert stats["declined"]["rows"] == {"v32": {"s_q below 64": 63}} and stats["plans"]["built"] == 0
 
 
-def test_what_is_declined_is_counted_with_its_reason(engine, tensors):
+def test_what_is_declined_is_counted_with_its_reason_and_said_once(engine, tensors, caplog):
     engine.start()
     q, kv, lists = tensors()
     layer = v32(engine, q, lists)
-    layer._fp8_flash_mla_kernel(q[None], kv, lists, None)
+    for _ in range(2):
+        layer._fp8_flash_mla_kernel(q[None], kv, lists, None)
+    assert [record.getMessage() for record in caplog.records[1:]] == [
+        "fewhead: v32: the engine's own kernel does a call of 96 rows, and others like it: FP8 cache: the engine's FP8 kernel reads it"]
     layer.num_heads = 64
     wide = torch.randn(96, 64, 576).to(torch.bfloat16)
     layer._bf16_flash_mla_kernel(wide, kv, lists)
     layer.num_heads, layer.need_to_return_lse_for_decode = 8, True
     layer._bf16_flash_mla_kernel(q, kv, lists)
     assert engine.plugin.stats()["declined"]["calls"] == {"v32": {
-        "FP8 cache: the engine's FP8 kernel reads it": 1, "64 local heads: none are padded": 1,
+        "FP8 cache: the engine's FP8 kernel reads it": 2, "64 local heads: none are padded": 1,
         "the engine merges by lse (decode context parallelism)": 1}}
     assert len(engine.kernels) == 2
 

@@ -6,7 +6,6 @@ import weakref
 
 from . import _targets as targets
 from ._route import Call
-from ._stats import STATS
 
 
 class _Numbers:
@@ -88,7 +87,7 @@ def patch_v32(module, found, router):
 
     @_wrapped(fp8)
     def counted(self, q, *more, **named):
-        STATS.declined("v32", "FP8 cache: the engine's FP8 kernel reads it", q.shape[0] * (q.shape[1] if q.dim() == 4 else 1))
+        router.decline("v32", "FP8 cache: the engine's FP8 kernel reads it", q.shape[0] * (q.shape[1] if q.dim() == 4 else 1))
         return fp8(self, q, *more, **named)
 
     init = getattr(module, targets.V32_CLASS).__init__
@@ -161,7 +160,7 @@ def patch_v4(module, found, router, family):
         layer, listed = current.get("layer"), current.get("list")
         done = None
         if layer is None or listed is None:
-            STATS.declined(family, "called from elsewhere than the prefill", q.shape[0])
+            router.decline(family, "called from elsewhere than the prefill", q.shape[0])
         else:
             call = to_call(layer, current.get("step"), listed, q, kv, indices, sm_scale, attn_sink, topk_length, out)
             done = router.run(family, call)

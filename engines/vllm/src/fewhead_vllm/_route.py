@@ -15,6 +15,7 @@ from ._stats import STATS
 LOG = logging.getLogger("vllm.fewhead")  # a child of vLLM's logger, which has the handler
 
 WIDTHS = (512, 576)  # d_qk that fewhead takes
+MAX_SAID = 100  # reasons that are logged
 MIN_SHARED_ROWS = 64  # below it a plan costs more than it saves, and auto takes gather
 
 # Two kernels that round their results to bf16 differ in norm by about 0.003. An element may be off by the rounding of the
@@ -26,7 +27,7 @@ class Router:
     """What the patched functions of a process share."""
 
     def __init__(self, settings):
-        self.prepared = set()
+        self.prepared, self.said = set(), set()
         self.use(settings)
 
     def use(self, settings):
@@ -111,7 +112,7 @@ class Router:
         if recording and reason is None and call.q.device not in self.prepared:
             path, reason = None, "a graph is recorded before the first call"
         if path is None:
-            STATS.declined(family, reason, rows)
+            self.decline(family, reason, rows)
             return None
         try:
             if not recording:
@@ -135,6 +136,13 @@ class Router:
             if self.calls % self.settings.check_every == 0 and not self.compare(family, call, out):
                 return None
         return out, lse
+
+    def decline(self, family, reason, rows):
+        """Count a call that is left to the engine's own kernel, and say each reason once."""
+        STATS.declined(family, reason, rows)
+        if (family, reason) not in self.said and len(self.said) < MAX_SAID and reason != STATS.off:
+            self.said.add((family, reason))
+            LOG.info("fewhead: %s: the engine's own kernel does a call of %d rows, and others like it: %s", family, rows, reason)
 
     def take(self, family, call):
         """Capture the call's lists, where that is wanted. An error ends the captures, not the calls."""
