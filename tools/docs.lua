@@ -1,7 +1,9 @@
--- Makes the tables in the documents from the records in results/, so that a number stands in one place.
+-- Makes the tables in the documents, and the pages and pictures in results/, from the records there, so that a number stands in
+-- one place.
 --
---   luajit tools/docs.lua                  writes the tables anew in README.md, docs/ and the READMEs of results/ and kernels/
---   luajit tools/docs.lua --check          writes nothing; names each table that differs and each link to no file; status 1 then
+--   luajit tools/docs.lua                  writes the tables anew in README.md, docs/ and the READMEs of results/ and kernels/,
+--                                          and results/index.html, results/DEVICE/index.html, results/DEVICE/speedup.svg
+--   luajit tools/docs.lua --check          writes nothing; names all that differs and each link to no file; status 1 then
 --   luajit tools/docs.lua [--check] FILE.. only these documents
 --
 -- A document marks a table with two comments, and this program writes the lines between them:
@@ -13,7 +15,10 @@
 -- record must have: its case's field is one of the listed ones. Run it in the checkout's root.
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
 local files = require "fewhead.record.file"
+local page = require "fewhead.report.page"
+local pictures = require "fewhead.report.pictures"
 local record_files = require "fewhead.record.record"
+local source = require "fewhead.report.source"
 local tables = require "fewhead.base.table"
 
 -- ---- Records ----------------------------------------------------------------------------------------------------------------
@@ -187,7 +192,7 @@ end
 -- One chunk through all layers of a model: every file of the folder whose name begins with "layers".
 function KINDS.layers(folder, where)
   local rows = {}
-  for path in assert(io.popen(("LC_ALL=C ls results/%s/layers*.jsonl"):format(folder))):lines() do
+  for path in assert(io.popen(("LC_ALL=C ls results/%s/layers*.jsonl 2>/dev/null"):format(folder))):lines() do
     local records = need(folder, path:match("([^/]+)%.jsonl$"))
     for _, row in ipairs(rows_of(records, where, { "preset", "prior" })) do rows[#rows + 1] = row end
   end
@@ -288,6 +293,104 @@ local function check_links(path, problems)
   end
 end
 
+-- ---- Pages and pictures -----------------------------------------------------------------------------------------------------
+
+-- The published gate: native heads from so many rows up.
+local MARKS = { { x = 2048, label = "published 2048", colour = 6 } }
+
+-- The folders of devices in results/, results/local left out.
+local function device_folders()
+  local list = {}
+  for folder in assert(io.popen("LC_ALL=C ls results 2>/dev/null")):lines() do
+    if folder ~= "local" and source.read("results/" .. folder) then list[#list + 1] = folder end
+  end
+  return list
+end
+
+-- What results/index.html shows of a device, or of all: title, kind of table, what the table is.
+local OF_ALL = {
+  { "Devices side by side", "summary", "The attention of one layer, 8 heads. csa draws each row's picks afresh; local keeps 90 % "
+    .. "of them from row to row. FlashMLA, where it is there, pads to 64 heads and is the baseline; else padded is." },
+}
+local OF_DEVICE = {
+  { "Beside FlashMLA", "peers", "All paths and both kernels of FlashMLA in one process on the same memory." },
+  { "Kernels", "kernels", "The kernels that work query by query." },
+  { "By what neighbouring rows share", "auto", "The time of padded over the time of auto, for each s_q." },
+  { "One chunk through all layers", "layers", "The attention of a whole model, plans included." },
+  { "Layouts", "gate_sweep", "The gate sweep: every s_q and memory layout." },
+}
+
+local function add_tables(parts, list, folder)
+  for _, row in ipairs(list) do
+    local ok, text = pcall(KINDS[row[2]], folder, {})
+    if ok then -- a device need not have every file
+      parts[#parts + 1] = ("<h3>%s</h3><p class=\"dim\">%s</p>%s"):format(row[1], row[3], page.table_of_markdown(text))
+    end
+  end
+end
+
+local function index_html(folders)
+  local parts = { "<h1>fewhead: results</h1><p>Made by <code>make docs</code> from the records in results/. Every path passed "
+    .. "the comparison with the reference before it was timed; what did not pass is named on the device's page.</p>" }
+  local rows = {}
+  for i, folder in ipairs(folders) do
+    local found = assert(source.read("results/" .. folder))
+    local runs = source.runs(found.records)
+    local last = runs[#runs] or found.records[1].run
+    rows[i] = { device = last.device, files = #found.files, records = #found.records,
+      commit = tostring(last.commit):sub(1, 12), date = last.date, driver = last.driver }
+  end
+  parts[#parts + 1] = "<h2>Devices</h2>" .. page.table_of_markdown(tables.markdown(rows, {
+    { key = "device", align = "left" }, { key = "files" }, { key = "records" }, { key = "commit", align = "left" },
+    { key = "date", align = "left" }, { key = "driver", align = "left" },
+  }))
+  for i, folder in ipairs(folders) do
+    parts[#parts + 1] = ('<p><a href="%s/index.html">All records of %s</a>, with pictures and commands</p>'):format(
+      folder, tostring(rows[i].device))
+  end
+  add_tables(parts, OF_ALL)
+  for i, folder in ipairs(folders) do
+    parts[#parts + 1] = ("<h2>%s</h2>"):format(tostring(rows[i].device))
+    local records = read(folder, "peers") or read(folder, "gate_sweep") or {}
+    local made = pictures.curves(records, { marks = MARKS, inline = true })
+    if made then parts[#parts + 1] = "<figure>" .. made .. "</figure>" end
+    add_tables(parts, OF_DEVICE, folder)
+  end
+  return page.frame("fewhead: results", parts)
+end
+
+-- All files that are made whole, path -> text.
+local function generated()
+  local folders, list = device_folders(), {}
+  for _, folder in ipairs(folders) do
+    local found = assert(source.read("results/" .. folder))
+    local device = found.records[1].run.device
+    list[#list + 1] = { ("results/%s/index.html"):format(folder), page.html(found.records, { title = device, marks = MARKS,
+      home = { href = "../index.html", text = "All devices" } }) }
+    local picture = pictures.curves(read(folder, "peers") or read(folder, "gate_sweep") or {}, { marks = MARKS,
+      title = "Attention of one layer on " .. device })
+    if picture then list[#list + 1] = { ("results/%s/speedup.svg"):format(folder), picture } end
+  end
+  if #folders > 0 then list[#list + 1] = { "results/index.html", index_html(folders) } end
+  return list
+end
+
+-- Write what differs; with check, only name it. Returns how many problems there were.
+local function make_files(check)
+  local failed = 0
+  for _, entry in ipairs(generated()) do
+    local path, text = entry[1], entry[2]
+    local old = io.open(path, "rb")
+    local same = old and old:read("*a") == text
+    if old then old:close() end
+    if not same and check then
+      print(path .. ": differs from the records; run make docs")
+      failed = failed + 1
+    elseif not same then assert(files.write(path, text)) end
+  end
+  return failed
+end
+
 local DOCUMENTS = "ls README.md docs/*.md results/*/README.md kernels/*/README.md kernels/*/*/README.md 2>/dev/null"
 
 local function main(arg)
@@ -295,10 +398,11 @@ local function main(arg)
   for _, word in ipairs(arg) do
     if word == "--check" then check = true else paths[#paths + 1] = word end
   end
+  local failed = 0
   if #paths == 0 then
     for path in assert(io.popen(DOCUMENTS)):lines() do paths[#paths + 1] = path end
+    failed = make_files(check) -- first: documents link to these files
   end
-  local failed = 0
   for _, path in ipairs(paths) do
     local problems = {}
     local text = rebuild(path, problems)

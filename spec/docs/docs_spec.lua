@@ -74,9 +74,30 @@ text
   it("with --check names a table that differs and writes nothing", function()
     local text = "text\n<!-- table: gate_sweep box -->\n| 1 |\n<!-- end -->\n"
     local folder = checkout(text, { ["results/box/gate_sweep.jsonl"] = SWEEP })
-    local want = "README.md:2: table: gate_sweep box: differs from the records; run make docs\n"
+    local want = ""
+    for _, what in ipairs { "results/box/index.html", "results/box/speedup.svg", "results/index.html",
+      "README.md:2: table: gate_sweep box" } do
+      want = want .. what .. ": differs from the records; run make docs\n"
+    end
     assert.same({ 1, want }, { run(folder, "--check") })
     assert.equal(text, helper.read(folder .. "README.md"))
+    process.remove(folder)
+  end)
+
+  it("makes a page of each device, one of all, and the picture of the speed-up", function()
+    local folder = checkout("text\n", { ["results/box/gate_sweep.jsonl"] = SWEEP })
+    helper.shell(("cd %sresults && mkdir local && cp box/gate_sweep.jsonl local"):format(folder))
+    assert.same({ 0, "" }, { run(folder) })
+    assert.equal("box\nindex.html\nlocal", (helper.shell("ls " .. folder .. "results")))
+    assert.equal("gate_sweep.jsonl", (helper.shell("ls " .. folder .. "results/local")))
+    local all, one = helper.read(folder .. "results/index.html"), helper.read(folder .. "results/box/index.html")
+    assert.is_truthy(all:find('<a href="box/index.html">All records of Box</a>', 1, true))
+    assert.is_truthy(all:find('<td class="l">Box<td class="l">csa<td>64<td>-<td>30.0 us<td>12.0 us<td>-<td>15.0 us<td>2.00', 1,
+      true))
+    assert.is_truthy(one:find('<a href="../index.html">All devices</a>', 1, true))
+    assert.is_truthy(one:find("<p>5 records of ", 1, true))
+    assert.is_truthy(helper.read(folder .. "results/box/speedup.svg"):find(">Attention of one layer on Box<", 1, true))
+    assert.same({ 0, "" }, { run(folder, "--check") })
     process.remove(folder)
   end)
 

@@ -9,7 +9,7 @@
 --   faster, slower    NEW beside OLD: the medians differ by more than `least` (2 %) and by more than the noise
 --   unclear    the noise hides what happened: too few samples, a time of 0 us, or intervals too wide
 --   differs    a setting (device, threads, isa, seed, topk, ..) is not the same on both sides, so the times are not compared
---   failed     OLD has a time and NEW failed;  mended: the other way round;  both failed: neither has a time
+--   failed     OLD passed parity and NEW did not;  mended: the other way round;  both failed: neither passed
 --   gone, new  the cell is in OLD alone, in NEW alone
 --
 -- Noise: each record stores the 95 % interval of its median and the 5th and 95th percentile of its samples. The interval of the
@@ -156,14 +156,17 @@ end
 local function outcome_of(cell, least, out)
   local old, new = cell.old, cell.new
   if not new then return "gone" end
-  if not old then return "new", nil, nil, nil, not new.time and "without a time: " .. new.parity.status or nil end
-  if not old.time and not new.time then return "both failed", nil, nil, nil, new.parity.status end
-  if not new.time then
+  if not old then return "new", nil, nil, nil, new.parity.status ~= "pass" and new.parity.status or nil end
+  local passed, passes = old.parity.status == "pass", new.parity.status == "pass"
+  if not passed and not passes then return "both failed", nil, nil, nil, new.parity.status end
+  if not passes then
     return "failed", nil, nil, nil, ("%s%s"):format(new.parity.status, new.parity.reason and ": " .. new.parity.reason or "")
   end
-  if not old.time then return "mended", nil, nil, nil, "was " .. old.parity.status end
+  if not passed then return "mended", nil, nil, nil, "was " .. old.parity.status end
   local differs = differences(old, new, out)
   if differs ~= "" then return "differs", nil, nil, nil, differs end
+  if not old.time and not new.time then return "same", nil, nil, nil, "passed parity; not timed" end
+  if not old.time or not new.time then return "unclear", nil, nil, nil, "timed on one side only" end
   return judge(old, new, least)
 end
 

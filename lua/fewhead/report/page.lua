@@ -164,6 +164,26 @@ local function add_table(out, rows, columns, class)
   out[#out + 1] = "</tbody></table>"
 end
 
+--- A markdown table as HTML.
+function M.table_of_markdown(text)
+  local rows, columns = {}, nil
+  for line in text:gmatch("[^\n]+") do
+    local cells = {}
+    for cell in line:gsub("\\|", "\1"):gmatch("([^|]*)|") do cells[#cells + 1] = (cell:match("^%s*(.-)%s*$"):gsub("\1", "|")) end
+    table.remove(cells, 1)
+    if not columns then
+      columns = {}
+      for j, title in ipairs(cells) do columns[j] = { title = title, of = function(row) return row[j] end } end
+    elseif cells[1] and cells[1]:find("^%-+:?$") then
+      for j, rule in ipairs(cells) do columns[j].left = rule:sub(-1) ~= ":" end
+    else rows[#rows + 1] = cells end
+  end
+  local out = { '<div class="wide">' }
+  add_table(out, rows, columns)
+  out[#out + 1] = "</div>"
+  return table.concat(out)
+end
+
 local function number(format, value) return value and format:format(value) end
 
 -- ---- The command of a row ---------------------------------------------------------------------------------------------------
