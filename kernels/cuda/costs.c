@@ -106,8 +106,10 @@ static const kernel_costs *costs_of(const device_costs *row, const char *kernel,
 /* us per GFLOP of the call's own heads: the kernel multiplies more of them. */
 static fh_path_cost gather_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call,
                                 const fhk_kernel *kernel) {
-  const double rows = (double)call->s_q, multiprocessors = gpu->multiprocessors;
+  const double multiprocessors = gpu->multiprocessors;
   const int32_t heads = fhk_kernel_heads(kernel, call);
+  /* A row whose heads fill several blocks is as many rows to the device: a CTA or a cluster each. */
+  const double rows = (double)call->s_q * ((heads + kernel->block - 1) / kernel->block);
   const kernel_costs *known = costs_of(row, kernel->name, heads);
   fh_path_cost cost = known->cost;
   cost.gflop_us *= (double)heads / (kernel->path == FH_PADDED ? call->h_pad : call->h_q);

@@ -258,7 +258,7 @@ describe("FlashMLA", function()
       assert.equal("stub 1.0 does not load with PyTorch 2.11.0: " .. missing ..
         ": undefined symbol: symbol_of_another_pytorch", select(2, open(missing)))
       local whole = helper.read(missing)
-      helper.write(folder .. "cut.so", whole:sub(1, -4097))
+      helper.write(folder .. "cut.so", whole:sub(1, math.floor(#whole / 2))) -- loaded parts are missing, however it is laid out
       assert.matches(": " .. folder .. "cut.so: cut off, with %d+ of %d+ bytes$",
         refused(options(folder .. "cut.so")))
     end)

@@ -154,6 +154,10 @@ static void costs(void) {
   CHECK_INT(a.rows, FH_PADDED);
   CHECK(a.on_plan);
   CHECK_INT(ask(90, 8192, 64).rows, FH_PADDED);
+  CHECK_INT(ask(90, 1, 64).rows, FH_GATHER); /* two blocks of heads: still fewer clusters than multiprocessors */
+  a = ask(90, 16, 64); /* twice as many clusters as fit at once: measured 29.6 us beside 21.3 of padded */
+  CHECK(near(a.us[FH_GATHER], 31, 0.1));
+  CHECK_INT(a.rows, FH_PADDED);
   CHECK_INT(ask(89, 8192, 8).rows, FH_GATHER); /* padded is the same kernel over 64 heads */
   CHECK_INT(ask(89, 8192, 32).rows, FH_GATHER);
 }

@@ -208,7 +208,7 @@ def _run(thread, entry, q, kv, indices, attn_sink, topk_length, out, plan, cu_se
     call.attn_sink = None if attn_sink is None else attn_sink.data_ptr()
     call.topk_length = None if topk_length is None else topk_length.data_ptr()
     call.cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.data_ptr()
-    call.plan = None if plan is None else ctypes.addressof(plan.struct)
+    call.plan = None if plan is None else plan.address
     memory = None if plan is None else plan.memory
     if entry.workspace_bytes:
         # Freed when this function returns, and handed out again in the order of this stream: behind the call's kernels.

@@ -72,6 +72,7 @@ class Plan:
             _layouts.clear()
         sizes = _sizes(self.device, s_q, call.s_kv, topk, self.struct.group, requests)
         _layouts[sizes] = _moved(self.struct, -self.memory.data_ptr()), size.value
+        self.address = ctypes.addressof(self.struct)
 
     def __repr__(self):
         s = self.struct
@@ -93,7 +94,7 @@ def _moved(struct, by):
 class _FromMemory:
     """A plan as an operator gets it: its memory alone."""
 
-    __slots__ = ("struct", "memory", "device")
+    __slots__ = ("struct", "memory", "device", "address")
 
 
 def from_memory(memory, q, kv, indices, cu_seqlens_q):
@@ -119,4 +120,5 @@ def from_memory(memory, q, kv, indices, cu_seqlens_q):
         )
     plan = _FromMemory()
     plan.memory, plan.device, plan.struct = memory, memory.device, _moved(struct, memory.data_ptr())
+    plan.address = ctypes.addressof(plan.struct)
     return plan
