@@ -72,7 +72,10 @@ task.store = { out = opt.out, name = opt.name, resume = opt.resume }
 
 local line = fh.progress()
 task.on_cell = function(i, n, cell)
-  line:show(("%d of %d: s_q %s, %s, %s"):format(i, n, tostring(cell.s_q), cell.pattern or "csa", cell.layout))
+  line:step(("s_q %s, %s, %s"):format(tostring(cell.s_q), cell.pattern or "csa", cell.layout), i, n)
+end
+task.on_record = function(record)
+  if record.parity.status ~= "pass" then line:failed() end
 end
 task.on_plan = function(plan)
   if plan.changed then print("a new run, since " .. plan.changed) end

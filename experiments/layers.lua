@@ -30,23 +30,30 @@ end
 local dev = need(fh.cli.device(opt.device))
 local run, texts, records, failed = fh.run.header(dev), {}, {}, false
 local folder = opt.out and need(fh.run.open_folder(opt.out, run))
+local priors = opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }
+local line = fh.progress { total = #opt.preset * #priors * #opt.pattern, noun = "tables" }
 -- All tables, or those before Ctrl-C was pressed: true.
 local interrupted = fh.interrupt.during(function(pressed)
   for _, preset in ipairs(opt.preset) do
-    for _, prior in ipairs(opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }) do
+    for _, prior in ipairs(priors) do
       for _, pattern in ipairs(opt.pattern) do
+        line:step(("%s, %s lists%s"):format(preset, pattern, prior and ", prior " .. prior or ""))
         local result, err = fh.layers {
           preset = preset, s_q = opt.s_q, prior = prior or nil, pattern = pattern,
           keep = pattern == "local" and opt.keep or nil,
           layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds, interrupted = pressed,
         }
+        line:clear()
         if not result and pressed() then return true end
         need(result, err)
         texts[#texts + 1] = tostring(result)
         print((#texts > 1 and "\n" or "") .. texts[#texts])
         for _, record in ipairs(result.records) do
           records[#records + 1] = record
-          failed = failed or record.parity.status ~= "pass"
+          if record.parity.status ~= "pass" then
+            failed = true
+            line:failed()
+          end
         end
         if pressed() then return true end
       end

@@ -129,9 +129,9 @@ for _, pattern in ipairs(opt.pattern) do
     }
   end
 end
-local progress = fh.progress()
-for i, cell in ipairs(cells) do
-  progress:show(("%d of %d: %s, s_q %d"):format(i, #cells, cell.pattern, cell.s_q))
+local progress = fh.progress { total = #cells }
+for _, cell in ipairs(cells) do
+  progress:step(("%s, s_q %d"):format(cell.pattern, cell.s_q))
   local case = need(fh.case(cell))
   fh.interrupt.during(function(pressed) race(case, pressed) end)
   case:free()

@@ -30,6 +30,27 @@ describe("a progress line", function()
     assert.equal("", read(folder .. "/log"))
   end)
 
+  it("counts steps and failures, and says how long what is left will take", function()
+    local now, out = 0, {}
+    local stream = { flush = function() end }
+    function stream.write(_, ...) out[#out + 1] = table.concat({ ... }):match("^\r(.*)\27%[K$") end
+    local line = progress.new { terminal = true, stream = stream, total = 4, noun = "cells", clock = function() return now end }
+    for i, seconds in ipairs { 0, 10, 30, 13000 } do
+      now = seconds * 1e9
+      if i == 3 then line:failed() end
+      line:step("s_q " .. i)
+    end
+    assert.same({
+      "1 of 4 cells: s_q 1", "2 of 4 cells, about 30 s left: s_q 2", "3 of 4 cells, 1 failed, about 30 s left: s_q 3",
+      "4 of 4 cells, 1 failed, about 72 min left: s_q 4",
+    }, out)
+    out = {}
+    line = progress.new { terminal = true, stream = stream, noun = "records", clock = function() return now end }
+    line:step("a")
+    line:step("b", 7)
+    assert.same({ "1 records: a", "7 records: b" }, out)
+  end)
+
   it("asks whether standard error is a terminal, and is fh.progress", function()
     local _, status = helper.luajit([[
       local fh = require "fewhead"

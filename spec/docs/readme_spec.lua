@@ -65,8 +65,8 @@ end
 -- A folder in which the documents' commands find what they name.
 local function workplace()
   local folder = helper.folder()
-  helper.shell(("cd %s && ln -s %s/fewhead %s/lib %s/build . && mkdir pc results results/local && ln -s %s/results/nvidia-h200 results")
-    :format(folder, process.root, process.root, process.root, process.root))
+  helper.shell(("cd %s && ln -s %s/fewhead %s/lib %s/build . && mkdir pc results results/local && "
+    .. "ln -s %s/results/nvidia-h200 results"):format(folder, process.root, process.root, process.root, process.root))
   helper.write(folder .. "mine.c", plugin.source())
   each("c", function(block) helper.write(folder .. "program.c", block.text) end)
   local pc = helper.read(process.root .. "/fewhead.pc.in"):gsub("@(%u+)@",

@@ -127,7 +127,7 @@ function measure(self, cell, paths, pressed)
     if self.device:has_path(path, cell.options.heads) then known[#known + 1] = path end
   end
   for _, guest in ipairs(self.providers) do known[#known + 1] = guest end
-  self.line:show(("%s, s_q %d, %d records so far"):format(cell.name, cell.options.s_q, #self.records))
+  self.line:step(("%s, s_q %d"):format(cell.name, cell.options.s_q))
   local described = case(cell.options)
   local problem = need(cell, described:problem(self.device))
   local shared = packs(self.device, described.h_q) and sharing(cell, problem) or nil
@@ -161,7 +161,10 @@ function measure(self, cell, paths, pressed)
     end
     record.cell, record.plan = cell.name, shared
     local refused = not records.is_own(record) and row.parity == "invalid" -- a provider need not take every call
-    if row.parity ~= "pass" and not refused then self.failed = self.failed + 1 end
+    if row.parity ~= "pass" and not refused then
+      self.failed = self.failed + 1
+      self.line:failed()
+    end
     rows[i], self.records[#self.records + 1] = row, record
   end
   described:free()

@@ -5,6 +5,7 @@ local header = require "fewhead.record.run"
 local json = require "fewhead.base.json"
 local options = require "fewhead.cli.options"
 local path = require "fewhead.device.path"
+local progress = require "fewhead.cli.progress"
 local records = require "fewhead.record.record"
 
 local M = {}
@@ -85,16 +86,26 @@ function M.main(argv)
   local cases = need(exit.FAILED, cases_of(opt))
   local dev = need(exit.USAGE, options.open_device(opt.device))
   local run = opt.json and header.header(dev, argv)
+  local checks = filtered(cases, opt.filter)
   local function on_result(entry, case, result, by)
     local line = opt.json and json.encode(record(entry, case, result, by, run)) or text_line(entry, case, result)
     io.stdout:write(line, "\n")
     io.stdout:flush()
   end
+  local bar, last, number = progress { total = #checks, noun = "cases" }, nil, 0
+  local function on_check(entry, case, result, by)
+    bar:clear() -- what is printed may be on the same terminal
+    on_result(entry, case, result, by)
+    if entry ~= last then last, number = entry, number + 1 end
+    if result.status == "fail" then bar:failed() end
+    bar:step(case:id(), number)
+  end
   local oracle = dev.kind ~= "cpu" and grid.check_oracle { device = dev, on_result = on_result }
   local totals = grid.run {
-    cases = filtered(cases, opt.filter), device = dev, paths = opt.path, providers = opt.provider, full = opt.full,
-    on_result = on_result,
+    cases = checks, device = dev, paths = opt.path, providers = opt.provider, full = opt.full,
+    on_result = on_check,
   }
+  bar:clear()
   local refused = totals.refused > 0 and (", %d refused by providers"):format(totals.refused) or ""
   local summary = ("%d passed, %d failed, %d invalid%s (%d on a sample of rows) of %d checks, %d cases\n"):format(totals.passed,
     totals.failed, totals.invalid, refused, totals.sampled, totals.checks, totals.cases)
