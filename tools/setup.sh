@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that this machine has what a target needs: tools/setup.sh run|test|lint|bench ...
+# Makes sure that this machine has what a target needs: tools/setup.sh run|test|lint|bench|slurm ...
 #
 # Each need is tested by using it, not by asking a package manager, so it does not matter where it came from. Missing packages are
 # installed with apt-get if nobody has to be asked: as root, or with a sudo that wants no password. Otherwise the exact command is
@@ -7,6 +7,7 @@
 set -u
 
 have() { command -v "$1" >/dev/null 2>&1; }
+have_daemon() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1; }
 have_module() { luajit -e "require '$1'" >/dev/null 2>&1; } # a Lua module that LuaJIT can load
 have_header() { echo "#include <$1>" | cc -E - >/dev/null 2>&1; }
 have_python() { python3 -c 'import ctypes, multiprocessing' >/dev/null 2>&1; }
@@ -50,8 +51,12 @@ needs_of() {
       needs_of run
       need OpenBLAS libopenblas0-pthread have_library libopenblas.so.0
       ;;
+    slurm)
+      need slurmctld slurm-wlm have_daemon slurmctld
+      need munged munge have_daemon munged
+      ;;
     *)
-      echo "setup: unknown target \"$1\"; known: run, test, lint, bench" >&2
+      echo "setup: unknown target \"$1\"; known: run, test, lint, bench, slurm" >&2
       exit 1
       ;;
   esac

@@ -336,7 +336,7 @@ local function open_store(job)
         if not dropped then return nil, err end
       end
     else
-      sweep.changed = ("%s has %s"):format(before, M.differences(head.fingerprint or {}, job.bench.fingerprint))
+      sweep.changed = ("%s has %s"):format(before, store.differences(head.fingerprint or {}, job.bench.fingerprint))
     end
   end
   if not job.store then
@@ -345,23 +345,6 @@ local function open_store(job)
   end
   sweep.folder = job.store.folder
   return true
-end
-
---- How two fingerprints differ: "library: a, here b; threads: 2, here 4"; nil where they do not.
-function M.differences(before, here)
-  local list, keys = {}, {}
-  for _, one in ipairs { before, here } do
-    for key in pairs(one) do
-      if not keys[key] then keys[#keys + 1], keys[key] = key, true end
-    end
-  end
-  table.sort(keys)
-  for _, key in ipairs(keys) do
-    if before[key] ~= here[key] then
-      list[#list + 1] = ("%s: %s, here %s"):format(key, tostring(before[key]), tostring(here[key]))
-    end
-  end
-  return #list > 0 and table.concat(list, "; ") or nil
 end
 
 -- The median of the noise floors of a sweep's comparisons, nil without one.

@@ -228,6 +228,23 @@ function Run:finish(head)
   return ok, err
 end
 
+--- How two fingerprints differ: "library: a, here b; threads: 2, here 4"; nil where they do not.
+function M.differences(before, here)
+  local list, keys = {}, {}
+  for _, one in ipairs { before, here } do
+    for key in pairs(one) do
+      if not keys[key] then keys[#keys + 1], keys[key] = key, true end
+    end
+  end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    if before[key] ~= here[key] then
+      list[#list + 1] = ("%s: %s, here %s"):format(key, tostring(before[key]), tostring(here[key]))
+    end
+  end
+  return #list > 0 and table.concat(list, "; ") or nil
+end
+
 -- ---- Finding runs ------------------------------------------------------------------------------------------------------------
 
 local function is_file(path)
