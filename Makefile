@@ -82,7 +82,7 @@ X86 := $(filter x86_64 amd64,$(shell uname -m))
 amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-bf16)
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test test-kill test-slurm robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # Builds in a make of its own. It uses every CPU unless the caller gave a -j, since one file after another takes minutes with CUDA. It
 # also reads this file again: setup may have installed the compiler just now.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -190,6 +190,8 @@ help:
 	@echo 'make uninstall  the same paths, removed'
 	@echo 'make setup      only install what sweep, test, bench and lint need'
 	@echo 'make wheel      build/wheel/fewhead-*.whl: the Python package with the library in it'
+	@echo 'make test-kill  kill -9 at 200 random moments of a sweep, then --resume: nothing lost, nothing twice'
+	@echo 'make test-slurm a sweep over the nodes of a Slurm cluster on this host (slurm-wlm, munge; root)'
 	@echo 'make test-torch its tests, in a virtual environment with PyTorch (make torch-env: about 3 GB, once; FEWHEAD_TORCH_ENV: where)'
 	@echo 'make wheel-vllm build/wheel/fewhead_vllm-*.whl: the plug-in for vLLM; make test-vllm its tests, in the same virtual environment'
 	@echo 'make clean      remove build/'
@@ -207,6 +209,18 @@ test:
 	@tools/setup.sh test
 	$(build_now)
 	@tools/test.sh
+
+# kill -9 at 200 random moments of a sweep, and what --resume makes of it; make test tries a few.
+test-kill:
+	@tools/setup.sh test
+	$(build_now)
+	@FEWHEAD_KILLS=200 busted --output=plainTerminal spec/kill_spec.lua
+
+# A sweep over a job array of a real Slurm on this host, one node of which dies.
+test-slurm:
+	@tools/setup.sh run
+	$(build_now)
+	@tools/test_slurm.sh
 
 # What is around the core, held against inputs that once broke it. The C programs are those that spec/robustness/items.lua names.
 ROBUST = $(shell sed -n 's/.*program = "\(test_[a-z_]*\)".*/\1/p' spec/robustness/items.lua)
