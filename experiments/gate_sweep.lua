@@ -47,6 +47,10 @@ if opt.list then
 end
 
 local sizes = { cpu = "64:8192:*2", cuda = "64:16384:*2" }
+local part, parts = (opt.shard or "1/1"):match("^(%d+)/(%d+)$")
+if not (part and tonumber(part) >= 1 and tonumber(part) <= tonumber(parts)) then
+  fh.cli.exit(fh.cli.USAGE, ("gate_sweep: --shard: got %q, wanted I/N with I in 1 .. N"):format(opt.shard))
+end
 local device = opt.device or fh.device.default_name()
 local task = {
   paths = { "padded", "native", "auto", unpack(opt.provider) }, s_q = sizes[device:match("^%a+")] or sizes.cpu, device = device,
@@ -98,7 +102,7 @@ line:clear()
 need(sweep, failure and failure:gsub("^name:", "--device:"))
 if #sweep.records == 0 then
   if sweep.interrupted then fh.cli.exit(fh.cli.INTERRUPTED, "gate_sweep: interrupted before the first cell was done") end
-  print(sweep:summary())
+  print(opt.shard and sweep.planned == 0 and ("part %s: 0 cells"):format(opt.shard) or sweep:summary())
   return opt.shard and sweep.planned == 0 and 0 or fh.cli.FAILED
 end
 
@@ -110,7 +114,12 @@ local report = fh.gate_report.make {
 print(report:text())
 print("\n" .. sweep:summary())
 local whole, err = report:write(sweep.folder .. "/report")
+if gate and whole then
+  local made = fh.gate_table.from(gate.curves, { run = sweep.run, noise_floor = sweep.noise_floor })
+  whole, err = fh.gate_table.write(sweep.folder .. "/gates.json", made)
+end
 need(not sweep.write_error and whole, sweep.write_error or err)
-print(("written: %s/records.jsonl, run.json, report.md%s"):format(sweep.folder, gate and ", report.svg" or ""))
+print(("written: %s/records.jsonl, run.json, report.md%s"):format(sweep.folder, gate and ", report.svg, gates.json" or ""))
 if sweep.interrupted then return fh.cli.INTERRUPTED end
+if opt.shard then return #sweep.failed + #sweep.unfit == 0 and 0 or fh.cli.FAILED end -- a part alone has no gate to fail
 return (gate and #sweep:failures().records == 0) and 0 or fh.cli.FAILED

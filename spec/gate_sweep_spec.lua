@@ -82,7 +82,7 @@ describe("gate_sweep", function()
     assert.equal(run_of.out:find("\nrecommended[ :]") ~= nil, markdown:find("\n```\nexport VLLM_DSV41_FEWHEAD_", 1, true) ~= nil)
     local svg = read(run_of.folder .. "out/latest/report.svg")
     assert.matches("^<svg .*>padded</text>.*</svg>\n$", svg)
-    assert.equal("records.jsonl\nreport.md\nreport.svg\nreport_traffic.svg\nrun.json",
+    assert.equal("gates.json\nrecords.jsonl\nreport.md\nreport.svg\nreport_traffic.svg\nrun.json",
       (helper.shell("ls -A " .. run_of.folder .. "out/latest/")))
   end)
 
@@ -121,7 +121,8 @@ describe("gate_sweep", function()
       wait $!]]):format(helper.root, folder, folder, folder))
     assert.equal("", out)
     assert.equal(130, status)
-    assert.equal("records.jsonl\nreport.md\nreport.svg\nrun.json", (helper.shell("ls -A " .. folder .. "out/latest/")))
+    assert.equal("gates.json\nrecords.jsonl\nreport.md\nreport.svg\nrun.json",
+      (helper.shell("ls -A " .. folder .. "out/latest/")))
     local text = read(folder .. "stdout")
     local measured = tonumber(text:match("interrupted: (%d+) of 9 cells measured"))
     assert.is_true(measured >= 1 and measured < 9)

@@ -329,6 +329,19 @@ describe("gate.fit", function()
     assert.same({ "csa vllm: unclear at s_q 16, 14.40x (3.50 to 16.00)" }, gate.fit(list).notes)
   end)
 
+  it("takes no difference within the noise floor for a win or a loss", function()
+    local function verdict(ratio, floor)
+      local list = records { [64] = ratio }
+      for _, r in ipairs(list) do r.time.noise_floor = floor end
+      return assert(gate.fit(list)).curves[1].points[1].verdict
+    end
+    assert.equal("faster", verdict(1.2))
+    assert.equal("faster", verdict(1.2, 0.1))
+    assert.equal("unclear", verdict(1.2, 0.2))
+    assert.equal("slower", verdict(0.8, 0.1))
+    assert.equal("unclear", verdict(0.8, 0.3))
+  end)
+
   it("takes an unclear point that is a tie for what it is, and one before the last loss for nothing", function()
     assert.equal(0, gate.fit(records { [64] = 0.999, [128] = 2 }).min_sq)
     assert.equal("never", gate.fit(records { [64] = 0.5, [128] = 1.001 }).crossover)

@@ -56,13 +56,15 @@ end
 function commands.info(argv) return require("fewhead.cli.info").main(argv) end
 function commands.parity(argv) return require("fewhead.cli.parity").main(argv) end
 function commands.compare(argv) return require("fewhead.cli.compare").main(argv) end
+function commands.bundle(argv) return require("fewhead.cli.bundle").main(argv) end
+function commands.merge(argv) return require("fewhead.cli.merge").main(argv) end
 function commands.worker(argv) return require("fewhead.cli.worker").main(argv) end -- started by a sweep, not typed
 function commands.page(argv) return require("fewhead.cli.page").main(argv) end
 function commands.plot(argv) return require("fewhead.cli.plot").main(argv) end
 function commands.export(argv) return require("fewhead.cli.export").main(argv) end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
-local names = { "run", "info", "parity", "compare", "page", "plot", "export", "repl" }
+local names = { "run", "info", "parity", "compare", "merge", "bundle", "page", "plot", "export", "repl" }
 
 local usage = [[
 usage: fewhead COMMAND [options]
@@ -71,6 +73,8 @@ usage: fewhead COMMAND [options]
   info                 what is here: version, library, devices, settings in force
   parity               compare every path with the reference over the conformance grid; status 1 when a case fails
   compare OLD NEW      which cells got faster or slower between two runs, files, folders or commits
+  merge RUN ..         put the parts of a sweep together
+  bundle [RUN]         pack a run, its gate table and the device's description for somebody else
   page RUN             one HTML file of a run: tables, pictures, where the numbers come from
   plot RUN             times and speed-up as text in the terminal, or all pictures as SVG files
   export RUN           the records as CSV, SQLite or markdown

@@ -31,15 +31,17 @@ local function log_deviation(time)
   return MEDIAN * math.log(time.p95_us / time.p05_us) / (2 * Q95) / math.sqrt(time.n)
 end
 
--- ratio of padded's time to native's, its interval and verdict, for a point: what fh.compare found, sample by sample and
--- with the noise floor of the run; from records without it, medians and their spread.
+-- ratio of padded's time to native's, its interval and verdict, for a point: what fh.compare found, sample by sample; from
+-- records without it, medians and their spread. Faster or slower is beyond the noise floor of the comparison, where the records
+-- have it.
 local function judge(native, padded)
   local found = native.verdict
   if found and found.against == "padded" then return found.ratio, found.lo, found.hi, found.verdict end
   local ratio = padded.time.median_us / native.time.median_us
   local half = CONFIDENCE * math.sqrt(log_deviation(native.time) ^ 2 + log_deviation(padded.time) ^ 2)
   local lo, hi = ratio * math.exp(-half), ratio * math.exp(half)
-  return ratio, lo, hi, lo > 1 and "faster" or hi < 1 and "slower" or "unclear"
+  local beyond = 1 + math.max(native.time.noise_floor or 0, padded.time.noise_floor or 0)
+  return ratio, lo, hi, lo > beyond and "faster" or hi < 1 / beyond and "slower" or "unclear"
 end
 
 -- Where an interval reaches no further than this from 1, either path will do and measuring longer changes nothing: an "unclear"
