@@ -30,6 +30,15 @@ describe("source.read", function()
       { source.read("ccccccc", { results = folder }) })
   end)
 
+  it("finds the folder of a run or a device by its name, and reads the newest run once", function()
+    helper.shell(("cd %s && mkdir -p local/2026-a box && ln -s 2026-a local/latest"):format(folder))
+    write("local/2026-a/records.jsonl", { some.record(1) })
+    write("box/a.jsonl", { some.record(2), some.record(3) })
+    local function count(name) return #assert(source.read(name, { results = folder })).records end
+    assert.same({ 1, 2, 1, 3 }, { count "2026-a", count "box", count(folder .. "local"), count(folder) })
+    assert.equal(1, count(folder .. "local/latest"))
+  end)
+
   it("names the line that is no record, and leaves it out only when told to", function()
     local path = helper.write(folder .. "x.jsonl", some.text { some.record(1) } .. '{"path":\n' .. some.text { some.record(2) }
       .. '{"path":"x"}\n')

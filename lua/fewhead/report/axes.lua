@@ -133,16 +133,41 @@ local function before(a, b)
   return a < b
 end
 
--- Whether the fields in `names` settle the field `name` in all these flat records.
-local function settled(flats, names, name)
+local NONE = {} -- stands for a field that a record lacks
+
+-- For each flat record one table that is the same for all with the same values of `names`. base: such a list for other names.
+local function groups_of(flats, names, base)
+  local root, groups = {}, {}
+  for i, flat in ipairs(flats) do
+    local node = base and base[i] or root
+    for _, name in ipairs(names) do
+      local value = flat[name]
+      if value == nil then value = NONE end
+      local by_value = node[name]
+      if not by_value then
+        by_value = {}
+        node[name] = by_value
+      end
+      local next_node = by_value[value]
+      if not next_node then
+        next_node = {}
+        by_value[value] = next_node
+      end
+      node = next_node
+    end
+    groups[i] = node
+  end
+  return groups
+end
+
+-- Whether records of one group have one value of the field.
+local function settled(flats, groups, name)
   local value_of = {}
-  for _, flat in ipairs(flats) do
-    if flat[name] ~= nil then
-      local parts = {}
-      for i, each in ipairs(names) do parts[i] = tostring(flat[each]) end
-      local key = table.concat(parts, "\n")
-      if value_of[key] == nil then value_of[key] = flat[name]
-      elseif value_of[key] ~= flat[name] then return false end
+  for i, flat in ipairs(flats) do
+    local value, group = flat[name], groups[i]
+    if value ~= nil then
+      if value_of[group] == nil then value_of[group] = value
+      elseif value_of[group] ~= value then return false end
     end
   end
   return true
@@ -171,8 +196,15 @@ function M.of(records)
     elseif not IS_DERIVED[name] then varying[#varying + 1] = name end
   end
   table.sort(varying, before)
+  local groups
   for _, name in ipairs(DERIVED) do
-    if varies[name] and not settled(flats, varying, name) then varying[#varying + 1] = name end
+    if varies[name] then
+      groups = groups or groups_of(flats, varying)
+      if not settled(flats, groups, name) then
+        varying[#varying + 1] = name
+        groups = groups_of(flats, { name }, groups)
+      end
+    end
   end
   table.sort(varying, before)
   return setmetatable({ varying = varying, constant = constant, flats = flats }, Axes)

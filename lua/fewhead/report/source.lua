@@ -11,6 +11,8 @@ local M = {}
 
 -- A folder of results holds folders of devices, and those of runs: no file lies deeper.
 local DEEPEST = 4
+-- The link to the newest of the runs beside it (fewhead.record.store): its records would count twice.
+local LATEST = "/latest/$"
 -- So few digits of a commit or a run name one.
 local FEWEST_DIGITS = 7
 
@@ -25,7 +27,9 @@ local function files_in(folder, depth, list)
   folder = folder:gsub("/+$", "")
   for _, path in ipairs(posix.glob(folder, "/*.jsonl")) do list[#list + 1] = path end
   if depth > 0 then
-    for _, path in ipairs(posix.glob(folder, "/*/")) do files_in(path, depth - 1, list) end
+    for _, path in ipairs(posix.glob(folder, "/*/")) do
+      if not path:find(LATEST) then files_in(path, depth - 1, list) end
+    end
   end
   return list
 end
@@ -48,13 +52,19 @@ local function read_files(files, o, keep)
 end
 
 --- The records that `name` stands for: { records =, files = where they lie, skipped = messages of lines left out }, in the order
--- of files and lines. name: a file of records; a folder, with all *.jsonl in it and below it; or at least 7 first digits of a
--- commit, or a run's id, whose records are looked for below options.results ("results"). options.skip_bad: leave lines out that
+-- of files and lines. name: a file of records; a folder, with all *.jsonl in it and below it, or its name in results/local
+-- or results; or at least 7 first digits of a commit, or of a run's id, whose records are looked for below options.results
+-- ("results"). options.skip_bad: leave lines out that
 -- are no records. nil and one line: "path:12: reason", a name that is nothing of this, no record.
 function M.read(name, options)
   args.string("source.read: name", name)
   local o = args.options("source.read", options or {}, { "results", "skip_bad" })
   local found, err
+  local results = o.results or "results"
+  for _, folder in ipairs { results .. "/local/", results .. "/" } do -- a run, a device
+    local path = folder .. name
+    if not name:find("^[./]") and not is_folder(name) and is_folder(path) then name = path end
+  end
   if is_folder(name) then found, err = read_files(files_in(name, DEEPEST, {}), o)
   else
     local file = io.open(name)
@@ -66,7 +76,6 @@ function M.read(name, options)
         local run = r.run or {}
         return tostring(run.commit):sub(1, #name) == name or tostring(run.id):sub(1, #name) == name
       end
-      local results = o.results or "results"
       found, err = read_files(files_in(results, DEEPEST, {}), o, keep)
       if found and #found.records == 0 then
         return nil, ("%s: no file or folder, and no record below %s/ is of such a commit or run"):format(name, results)
