@@ -70,9 +70,14 @@ double fh_work_gflop(const fh_work *given, int32_t path) {
   return read_work(given, &work) ? 0 : gflop(&work, path);
 }
 
-/* The cost of a candidate. */
+/* The cost of a path; NULL for a path without costs, which FH_AUTO never takes. */
 static const fh_path_cost *cost_of(const fh_costs *costs, int32_t path) {
-  return path == FH_PADDED ? &costs->padded : path == FH_GATHER ? &costs->gather : &costs->packed;
+  switch (path) {
+    case FH_PADDED: return &costs->padded;
+    case FH_GATHER: return &costs->gather;
+    case FH_PACKED: return &costs->packed;
+    default: return NULL;
+  }
 }
 
 /* What both questions below are asked with: full-size copies, checked. */
@@ -95,9 +100,10 @@ static int32_t compare(const question *asked, int32_t row_invariant, double *cos
   int32_t best = FH_PADDED;
   for (int32_t p = 0; p < FH_PATHS; p++) {
     const fh_path_info *info = fh_path_of(p);
-    const int offered = info->candidate && !(info->shares_tile && (!work->groups || row_invariant));
+    const fh_path_cost *cost = cost_of(&asked->costs, p);
+    const int offered = info->candidate && cost && !(info->shares_tile && (!work->groups || row_invariant));
     const int64_t units = info->shares_tile ? work->groups : work->rows;
-    cost_us[p] = offered ? fh_cost_us(cost_of(&asked->costs, p), (double)units, gflop(work, p)) : INFINITY;
+    cost_us[p] = offered ? fh_cost_us(cost, (double)units, gflop(work, p)) : INFINITY;
   }
   for (int32_t p = 0; p < FH_PATHS; p++)
     if (cost_us[p] < cost_us[best]) best = p;

@@ -1,12 +1,25 @@
 /* The CPU back end's front door: which file computes which path. */
 #include "cpu/back_end.h"
 
+/* A path without a row here has no kernel on the CPU. */
+typedef struct path_row {
+  uint64_t (*workspace_bytes)(const fhk_cpu *cpu, const fh_call *call);
+  void (*run)(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
+} path_row;
+
+static void run_packed(fhk_cpu *cpu, const fh_call *call, fhk_work *work) { fhk_packed_run(cpu, call, 0, work); }
+
+static const path_row paths[FH_PATHS] = {
+    [FH_REFERENCE] = {fhk_reference_workspace_bytes, fhk_reference_run},
+    [FH_PADDED] = {fhk_query_workspace_bytes, fhk_query_run},
+    [FH_GATHER] = {fhk_query_workspace_bytes, fhk_query_run},
+    [FH_PACKED] = {fhk_packed_workspace_bytes, run_packed},
+};
+
+int fhk_cpu_has_path(int32_t path) { return paths[path].run != NULL; }
+
 uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
-  switch (call->path) {
-    case FH_REFERENCE: return fhk_reference_workspace_bytes(cpu, call);
-    case FH_PACKED: return fhk_packed_workspace_bytes(cpu, call);
-    default: return fhk_query_workspace_bytes(cpu, call);
-  }
+  return fhk_cpu_has_path(call->path) ? paths[call->path].workspace_bytes(cpu, call) : 0;
 }
 
 static void add_work(fh_counters *counters, fhk_work *work) {
@@ -17,11 +30,7 @@ static void add_work(fh_counters *counters, fhk_work *work) {
 
 void fhk_cpu_run(fhk_cpu *cpu, const fh_call *call, fh_counters *counters) {
   fhk_work work = {0, 0, 0};
-  switch (call->path) {
-    case FH_REFERENCE: fhk_reference_run(cpu, call, &work); break;
-    case FH_PACKED: fhk_packed_run(cpu, call, 0, &work); break;
-    default: fhk_query_run(cpu, call, &work);
-  }
+  paths[call->path].run(cpu, call, &work);
   counters->rows[call->path] += (uint64_t)call->s_q;
   add_work(counters, &work);
 }

@@ -34,7 +34,10 @@ void fhk_cpu_destroy(fhk_cpu *cpu);
  * call it again. */
 void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg);
 
-/* Workspace of one path, bytes, a multiple of 64. */
+/* Whether there is a kernel of this fh_path, which is not FH_AUTO. */
+int fhk_cpu_has_path(int32_t path);
+
+/* Workspace of one path, bytes, a multiple of 64; 0 without a kernel. */
 uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
 
 /* Run the path. Counters (full-size) are added to, except .calls, which lib/ counts. */

@@ -130,8 +130,10 @@ static fh_status moment_between(fh_device *device, const fh_moment *start, const
  * ---------------------------------------------------------------------------------------------------------------- */
 
 static int offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]) {
-  (void)device, (void)path, (void)h_q, (void)why;
-  return 1;
+  (void)device, (void)h_q;
+  if (path == FH_AUTO || fhk_cpu_has_path(path)) return 1;
+  snprintf(why, FH_WHY, "no kernel computes it");
+  return 0;
 }
 
 static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {

@@ -57,6 +57,7 @@ describe("the names of paths", function()
     assert.same({ "padded", "gather", "packed" }, path.candidates())
     assert.same({ "gather", "packed" }, path.native())
     assert.same({ "packed" }, path.planned())
+    assert.same({ "padded", "gather", "packed" }, path.computing())
   end)
 
   it("are typed in no module: who needs them reads the table", function()
@@ -75,9 +76,11 @@ describe("the names of paths", function()
     local output = helper.luajit [[
       local path = require "fewhead.device.path"
       local names, candidates, native, get = path.names(), path.candidates(), path.native(), path.get
-      for _, list in ipairs { names, candidates, native } do list[#list + 1] = "future" end
+      local computing = path.computing()
+      for _, list in ipairs { names, candidates, native, computing } do list[#list + 1] = "future" end
       local function copied(list) return function() return { unpack(list) } end end
       path.names, path.candidates, path.native = copied(names), copied(candidates), copied(native)
+      path.computing = copied(computing)
       function path.get(name)
         if name ~= "future" then return get(name) end
         local row = get "gather"

@@ -32,11 +32,9 @@ local function record(entry, case, result, by, run)
   }
 end
 
--- Those that answer for a caller: all but the one that the others are compared with.
-local checked = {}
-for _, name in ipairs(path.names()) do
-  if name ~= "reference" then checked[#checked + 1] = name end
-end
+-- The paths that can be asked for.
+local checked = path.computing()
+checked[#checked + 1] = "auto"
 
 local parser = options {
   name = "fewhead: parity", usage = "fewhead parity [options]",

@@ -44,12 +44,17 @@ function M.candidates()
   return select(function(row) return row.candidate end)
 end
 
---- The names of those of them that compute native heads: { "gather", "packed" }.
+--- The names of the paths that stand on their own, chosen by "auto" or not: all but "auto" and the oracle, "reference".
+function M.computing()
+  return select(function(row) return row.name ~= "auto" and row.name ~= "reference" end)
+end
+
+--- The names of those that "auto" chooses among and that compute native heads: { "gather", "packed" }.
 function M.native()
   return select(function(row) return row.candidate and row.native end)
 end
 
---- The names of those of them that work on a plan: { "packed" }.
+--- The names of those that "auto" chooses among and that work on a plan: { "packed" }.
 function M.planned()
   return select(function(row) return row.candidate and row.wants_plan end)
 end

@@ -291,7 +291,7 @@ end
 -- an entry that is about certain paths.
 local function paths_of(entry, asked, dev, guests)
   local list = {}
-  for _, path in ipairs(entry.paths or path_table.candidates()) do
+  for _, path in ipairs(entry.paths or path_table.computing()) do
     local wanted = not asked and dev:has_path(path, entry.case.h_q)
     for _, name in ipairs(asked or {}) do wanted = wanted or name == path end
     if wanted then list[#list + 1] = path end

@@ -8,6 +8,7 @@
 -- providers. Spread bars run from the 5th to the 95th percentile of the samples.
 local args = require "fewhead.base.arguments"
 local axes = require "fewhead.report.axes"
+local path_table = require "fewhead.device.path"
 local plot = require "fewhead.report.plot"
 local tables = require "fewhead.base.table"
 
@@ -238,13 +239,14 @@ local function sorted_keys(set)
   return list
 end
 
-local function is_path(name) return name == "padded" or name == "gather" or name == "packed" end
+local CANDIDATE = {}
+for _, name in ipairs(path_table.candidates()) do CANDIDATE[name] = true end
 
 -- The quickest path that auto could choose, of records of one cell by path.
 local function best_of(by_path)
   local best
   for path, r in pairs(by_path) do
-    if is_path(path) and (not best or r.time.median_us < best.time.median_us) then best = r end
+    if CANDIDATE[path] and (not best or r.time.median_us < best.time.median_us) then best = r end
   end
   return best
 end
