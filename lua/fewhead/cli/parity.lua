@@ -33,8 +33,7 @@ local function record(entry, case, result, by, run)
 end
 
 -- The paths that can be asked for.
-local checked = path.computing()
-checked[#checked + 1] = "auto"
+local checked = { "auto", unpack(path.computing()) }
 
 local parser = options {
   name = "fewhead: parity", usage = "fewhead parity [options]",
