@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cpu_back_end.h"
+#include "cpu/cpu_back_end.h"
 #include "refuse.h"
 
 static fh_view_info info_of(const fh_view *view) {

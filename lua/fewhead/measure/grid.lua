@@ -11,6 +11,7 @@ local device = require "fewhead.device.device"
 local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
 local path_table = require "fewhead.device.path"
+local patterns = require "fewhead.case.pattern"
 local providers = require "fewhead.device.provider"
 
 local new_case = require "fewhead.case.case"
@@ -40,6 +41,13 @@ local PATTERNS = {
   { pattern = "local", window = 0, index_topk = 64, ratio = 1, prior = 300, keep = 0.5, requests = 2 },
   { pattern = "dense_prefix", topk = 65, prior = 20 },
 }
+
+-- A pattern that no row names is checked with its own defaults.
+local has_row = {}
+for _, row in ipairs(PATTERNS) do has_row[row.pattern] = true end
+for _, name in ipairs(patterns.drawn) do
+  if not has_row[name] then PATTERNS[#PATTERNS + 1] = { pattern = name } end
+end
 
 -- Groups of cases. cross: axes multiplied out; cycle: axes that go on by one from case to case, so that over a group their values
 -- meet in many ways for little time. An axis is { key, value, .. } or, without a key, { {options}, .. }.
