@@ -5,25 +5,38 @@
 #include "cuda_build.h"
 #include "internal.h"
 
-static const fh_back_end *const back_ends[] = {
-    &fh_cpu_back_end,
+/* The kinds of devices: what they are called when a device is opened, and the back end, NULL if it is not in this build. */
+static const struct {
+  const char *name;
+  int32_t kind;
+  int32_t numbered; /* 1: "name:N" is device N */
+  const fh_back_end *back_end;
+} kinds[] = {
+    {"cpu", FH_DEVICE_CPU, 0, &fh_cpu_back_end},
 #if FH_WITH_CUDA
-    &fh_cuda_back_end,
+    {"cuda", FH_DEVICE_CUDA, 1, &fh_cuda_back_end},
+#else
+    {"cuda", FH_DEVICE_CUDA, 1, NULL},
 #endif
 };
+enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const fh_back_end *back_end_of(int32_t kind) {
-  for (size_t i = 0; i < sizeof back_ends / sizeof *back_ends; i++)
-    if (back_ends[i]->kind == kind) return back_ends[i];
+  for (size_t i = 0; i < KINDS; i++)
+    if (kinds[i].kind == kind) return kinds[i].back_end;
   return NULL;
 }
 
-/* The fh_device_kind of a name and its number, 0 where it has none; 0 for a name that is none. */
+/* The fh_device_kind of a device's name and the device's number, 0 if the name has none; 0 for any other name. */
 static int32_t read_name(const char *name, int64_t *ordinal) {
   *ordinal = 0;
-  if (strcmp(name, "cpu") == 0) return FH_DEVICE_CPU;
-  if (strcmp(name, "cuda") == 0) return FH_DEVICE_CUDA;
-  return strncmp(name, "cuda:", 5) == 0 && fh_read_whole(name + 5, ordinal) ? FH_DEVICE_CUDA : 0;
+  for (size_t i = 0; i < KINDS; i++) {
+    const size_t length = strlen(kinds[i].name);
+    if (strcmp(name, kinds[i].name) == 0) return kinds[i].kind;
+    if (kinds[i].numbered && strncmp(name, kinds[i].name, length) == 0 && name[length] == ':')
+      return fh_read_whole(name + length + 1, ordinal) ? kinds[i].kind : 0;
+  }
+  return 0;
 }
 
 int32_t fh_device_count(int32_t kind) {

@@ -7,8 +7,11 @@ local F = require "fewhead.base.ffi"
 
 local M = {}
 
+-- gather: native heads, row by row.
+local NATIVE = require("fewhead.device.path").native()[1]
+
 -- Rows of the call that is measured: some milliseconds of work.
-local ROWS = { cpu = 32, cuda = 2048 }
+local ROWS_CPU, ROWS_GPU = 32, 2048
 local HEADS, PADDED, TOPK, WIDTH = 8, 64, 640, 1024 -- WIDTH: d_qk + d_v
 
 -- Seconds of the quicker of two runs of a path.
@@ -33,7 +36,7 @@ end
 --- { padded =, native = FLOP/s of the padded path and of gather with 8 heads, bytes = bytes of tensors made and filled a second }
 -- | nil, err.
 function M.measure(dev)
-  local rows = ROWS[dev.kind]
+  local rows = dev.kind == "cpu" and ROWS_CPU or ROWS_GPU
   local case = require("fewhead.case.case").new { heads = HEADS, s_q = rows, s_kv = 2048, topk = TOPK, pattern = "uniform" }
   local start = F.C.fh_time_ns()
   local problem, err = case:problem(dev)
@@ -43,7 +46,7 @@ function M.measure(dev)
   outputs, err = problem:outputs()
   if outputs then
     padded, err = seconds_of(problem, outputs, "padded")
-    if padded then native, err = seconds_of(problem, outputs, "gather") end
+    if padded then native, err = seconds_of(problem, outputs, NATIVE) end
     outputs:free()
   end
   case:free()

@@ -37,8 +37,10 @@ end
 
 --- The names of the devices of this machine: { "cpu", "cuda:0", .. }.
 function M.names()
-  local list = { "cpu" }
-  for ordinal = 0, C.fh_device_count(C.FH_DEVICE_CUDA) - 1 do list[#list + 1] = "cuda:" .. ordinal end
+  local list = {}
+  for kind, name in ipairs(F.device_kind_names) do
+    for ordinal = 0, C.fh_device_count(kind) - 1 do list[#list + 1] = name == "cpu" and name or name .. ":" .. ordinal end
+  end
   return list
 end
 

@@ -71,7 +71,8 @@ end
 function M.get(name)
   local copy = {}
   for k, v in pairs(rows[M.check("path.get: name", name)]) do copy[k] = v end
-  copy.devices = { cpu = copy.devices.cpu, cuda = copy.devices.cuda }
+  copy.devices = {}
+  for kind, has in pairs(rows[name].devices) do copy.devices[kind] = has end
   return copy
 end
 
