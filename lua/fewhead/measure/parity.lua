@@ -311,12 +311,12 @@ end
 
 -- What a GPU's reference computes in the time in which a CPU's computes 1: single precision on thousands of lanes beside scalar
 -- doubles on a few cores. Rough, and on the low side.
-local REFERENCE_SPEED = { cpu = 1, cuda = 500 }
+local REFERENCE_SPEED_GPU = 500
 
 --- How many rows of the problem the reference computes in the time that it takes for `flops` on a CPU: nil when that is all.
 function M.affordable_rows(problem, flops)
   local s_q = problem.s_q
-  flops = flops * REFERENCE_SPEED[problem.device.kind]
+  if problem.device.kind ~= "cpu" then flops = flops * REFERENCE_SPEED_GPU end
   if problem.useful_flops <= flops then return nil end
   return math.max(1, math.floor(s_q * flops / problem.useful_flops))
 end
