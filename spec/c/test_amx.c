@@ -176,9 +176,11 @@ static char small_stack[2048];
 static void *hold_small_stack(void *arg) {
   int *error = arg;
   const stack_t stack = {.ss_sp = small_stack, .ss_size = sizeof small_stack};
-  *error = sigaltstack(&stack, NULL) ? errno : 0;
+  stack_t before; /* the address sanitizer's, which takes it back when the thread ends */
+  *error = sigaltstack(&stack, &before) ? errno : 0;
   pthread_barrier_wait(&ready);
   pthread_barrier_wait(&done);
+  sigaltstack(&before, NULL);
   return NULL;
 }
 
