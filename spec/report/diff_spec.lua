@@ -101,6 +101,22 @@ describe("diff of one cell", function()
     assert.is_true(math.abs(there.lo * back.hi - 1) < 1e-12)
   end)
 
+  it("notes that all arms of a case moved alike", function()
+    local function arms(factor, other)
+      return { later(100 * factor), later(200 * (other or factor), { path = "padded" }), later(7, { case = { s_q = 128 } }) }
+    end
+    local old = { record(100), record(200, { path = "padded" }), record(7, { case = { s_q = 128 } }) }
+    local function notes(new)
+      local list = {}
+      for i, cell in ipairs(assert(diff(old, new)).cells) do list[i] = cell.outcome .. " " .. (cell.note or "-") end
+      return list
+    end
+    local alike = "slower all 2 arms alike: the machine's load?"
+    assert.same({ alike, alike, "same -" }, notes(arms(2, 2.2)))
+    assert.same({ "slower -", "slower -", "same -" }, notes(arms(2, 3)))
+    assert.same({ "slower -", "same -", "same -" }, notes(arms(2, 1)))
+  end)
+
   it("finds a file the same as itself, however noisy it is", function()
     local list = { record(100, { time = { n = 1, median_lo_us = 1, median_hi_us = 900 } }), record(5, { path = "packed" }) }
     assert.equal("2 cells: 2 same", assert(diff(list, list)):summary())

@@ -15,7 +15,7 @@
 -- Noise: each record stores the 95 % interval of its median and the 5th and 95th percentile of its samples. The interval of the
 -- change runs from NEW's lower end over OLD's upper end to the reverse. A change counts when this interval lies beyond 1 by more
 -- than `least` and each median lies outside the other's percentiles: runs made at different times also differ by drift, which
--- the interval of a median does not contain.
+-- the interval of a median does not contain. Drift that moves all arms of a case alike is named in the note.
 local args = require "fewhead.base.arguments"
 local axes = require "fewhead.report.axes"
 local records = require "fewhead.record.record"
@@ -172,6 +172,29 @@ end
 
 -- ---- The whole --------------------------------------------------------------------------------------------------------------
 
+-- Arms of one case took turns: when all of them changed by about the same factor, the machine changed, or all kernels did. The
+-- outcome stands and says so.
+local ALIKE = 1.25
+
+local function note_alike(cells)
+  local by_case = {}
+  for _, cell in ipairs(cells) do
+    if cell.change then
+      local key = key_of(cell.new, { path = true })
+      local group = by_case[key] or { n = 0, lo = math.huge, hi = 0, outcome = cell.outcome }
+      by_case[key], group[#group + 1] = group, cell
+      group.n, group.lo, group.hi = group.n + 1, math.min(group.lo, cell.change), math.max(group.hi, cell.change)
+      if cell.outcome ~= group.outcome then group.outcome = nil end
+    end
+  end
+  for _, group in pairs(by_case) do
+    local moved = group.outcome == "faster" or group.outcome == "slower"
+    if group.n > 1 and moved and group.hi / group.lo < ALIKE then
+      for _, cell in ipairs(group) do cell.note = ("all %d arms alike: the machine's load?"):format(group.n) end
+    end
+  end
+end
+
 -- Fields that do not count, as a set: those of `across`, and what belongs to them.
 local function across_set(list)
   local out = {}
@@ -227,6 +250,7 @@ function M.run(old, new, options)
   for _, cell in ipairs(left_old) do alone[#alone + 1] = { old = cell.record } end
   for _, cell in ipairs(left_new) do alone[#alone + 1] = { new = cell.record } end
   add(alone)
+  note_alike(self.cells)
   self.compared = self.counts.same + self.counts.faster + self.counts.slower + self.counts.unclear
   return self
 end
