@@ -257,7 +257,7 @@ $(BUILD)/bench/%: bench/%.c $(OBJECTS)
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $< $(OBJECTS) $(LDFLAGS) $(LDLIBS_ALL) -ldl
 
 repl:
-	@tools/setup.sh run
+	@tools/setup.sh repl
 	$(build_now)
 	@./fewhead repl
 

@@ -96,6 +96,6 @@ describe("tools/setup.sh", function()
 
   it("refuses a target that is none", function()
     local status, _, err = setup("rnu", machine())
-    assert.same({ 1, 'setup: unknown target "rnu"; known: run, test, lint, bench, slurm\n' }, { status, err })
+    assert.same({ 1, 'setup: unknown target "rnu"; known: run, test, repl, lint, bench, slurm\n' }, { status, err })
   end)
 end)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that this machine has what a target needs: tools/setup.sh run|test|lint|bench|slurm ...
+# Makes sure that this machine has what a target needs: tools/setup.sh run|test|repl|lint|bench|slurm ...
 #
 # Each need is tested by using it, not by asking a package manager, so it does not matter where it came from. Missing packages are
 # installed with apt-get if nobody has to be asked: as root, or with a sudo that wants no password. Otherwise the exact command is
@@ -43,6 +43,10 @@ needs_of() {
       need 'python3 with ctypes' python3 have_python
       need 'the readline library' libreadline8 have_library libreadline.so.8
       ;;
+    repl)
+      needs_of run
+      need 'the readline library' libreadline8 have_library libreadline.so.8
+      ;;
     lint)
       need luacheck lua-check have luacheck
       need cppcheck cppcheck have cppcheck
@@ -56,7 +60,7 @@ needs_of() {
       need munged munge have_daemon munged
       ;;
     *)
-      echo "setup: unknown target \"$1\"; known: run, test, lint, bench, slurm" >&2
+      echo "setup: unknown target \"$1\"; known: run, test, repl, lint, bench, slurm" >&2
       exit 1
       ;;
   esac

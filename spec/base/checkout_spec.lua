@@ -29,4 +29,17 @@ describe("checkout", function()
     assert.equal(("%s\tnil\t%s"):format(modules, folder), asked(folder .. "share/lua/5.1/?.lua", "/"))
     helper.shell("rm -rf " .. folder)
   end)
+
+  it("says where a function stands", function()
+    local checkout = require "fewhead.base.checkout"
+    local path, line = checkout.place(checkout.place)
+    local lines, number = {}, 0
+    for text in io.lines(path) do
+      number = number + 1
+      lines[number] = text
+    end
+    assert.equal("function M.place(f)", lines[line])
+    assert.is_nil(checkout.place(print))
+    assert.is_nil(checkout.place(loadstring("return 1", "=typed")))
+  end)
 end)

@@ -36,4 +36,11 @@ function M.shipped()
   end
 end
 
+--- Where a function stands: the path of its file and the number of its first line; nil for one of C, or one typed at a prompt.
+function M.place(f)
+  local info = debug.getinfo(f, "S")
+  local path = info.source:match("^@(.*)$")
+  if path then return path, info.linedefined end
+end
+
 return M
