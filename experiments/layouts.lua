@@ -18,13 +18,19 @@ local opt = fh.options {
 
 local dev, err = fh.cli.device(opt.device)
 if not dev then fh.cli.exit(fh.cli.FAILED, "layouts: " .. err) end
+local line = fh.progress()
 local sweep = fh.interrupt.during(function(pressed)
   return fh.sweep {
     device = dev, paths = { "padded", "native", unpack(opt.provider) },
     preset = opt.preset, s_q = opt.s_q, layout = opt.layout, pattern = opt.pattern, max_seconds = opt.seconds,
     cold = opt.cold, interrupted = pressed,
+    on_cell = function(i, n, cell) line:step(("%s, s_q %s"):format(cell.layout, tostring(cell.s_q)), i, n) end,
+    on_record = function(record)
+      if record.parity.status ~= "pass" then line:failed() end
+    end,
   }
 end)
+line:clear()
 if #sweep.records == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "layouts: interrupted before the first cell was done") end
 print(("%s, %s, %s caches"):format(opt.preset, sweep.run.device, opt.cold and "cold" or "hot"))
 print(sweep)

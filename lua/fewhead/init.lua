@@ -13,12 +13,12 @@ M._rooms = {
   { "base", { "arguments", "option", "ffi", "json", "npy", "table" } },
   { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
-  { "record", { "file", "record", "run", "store" } },
+  { "record", { "file", "record", "run", "store", "axes" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },
-  { "report", { "axes", "source", "diff", "export", "gate_report", "page", "pictures", "plot" } },
+  { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot" } },
   { "cli", { "cli", "options", "interrupt", "progress", "bench" } },
 }
 

@@ -204,6 +204,24 @@ describe("a sweep", function()
     assert.is_nil(tostring(small()):find("layout"))
   end)
 
+  it("has a column for every field that varies: ratio, topk, preset, heads, device", function()
+    local some = require "spec.report.some_records"
+    local path = helper.write(os.tmpname(), some.text {
+      some.record(200, { path = "padded", case = { ratio = 1, preset = "a", prior = 0 } }),
+      some.record(100, { case = { ratio = 1, preset = "a", prior = 0 },
+        verdict = { verdict = "faster", ratio = 2, lo = 1.9, hi = 2.1 } }),
+      some.record(300, { path = "padded", case = { ratio = 4, preset = "b", h_q = 4, topk = 512, prior = 5 },
+        run = { device = "other" } }),
+    })
+    local measured = assert(fh.sweep.read(path))
+    os.remove(path)
+    assert.equal(table.concat({
+      "device       preset  h_q  topk  case ratio  s_q    padded    gather  packed  ratio  verdict  by",
+      "NVIDIA H200  a         8   640           1   64  200.0 us  100.0 us       -  2.00x  faster   gather",
+      "other        b         4   512           4   64  300.0 us         -       -      -  -        -",
+    }, "\n"), (measured:table():gsub(" +parity[^\n]*", ""):gsub(" +pass[^\n]*", "")))
+  end)
+
   it("is what a gate is fitted to", function()
     local sweep = small { s_q = "2:16:*2", paths = { "padded", "native" } }
     local gate = assert(fh.gate.fit(sweep))

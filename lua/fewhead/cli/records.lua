@@ -1,5 +1,5 @@
 --- What commands that read records share: the options --where, --skip-bad and --results, and the reading itself.
-local axes = require "fewhead.report.axes"
+local axes = require "fewhead.record.axes"
 local exit = require "fewhead.cli.exit"
 local source = require "fewhead.report.source"
 

@@ -7,6 +7,7 @@
 -- A cell that the library refuses is a record too: its parity is "invalid" and says why. A single run is a sweep of one cell.
 
 local args = require "fewhead.base.arguments"
+local axes = require "fewhead.record.axes"
 local axis = require "fewhead.decide.axis"
 local cells = require "fewhead.decide.cells"
 local device = require "fewhead.device.device"
@@ -573,8 +574,6 @@ end
 
 local function percent(share) return ("%.1f %%"):format(100 * share) end
 
--- Fields of the case that have a column where they vary.
-local SHOWN = { "pattern", "layout", "h_q" }
 
 -- A row of a cell, without the fields of the case.
 local function row_of(cell, names)
@@ -600,14 +599,11 @@ local function row_of(cell, names)
   return row
 end
 
--- Columns of rows in whose cells these fields of the case vary and these paths were measured.
+-- Columns of rows in whose cells these fields vary and these paths were measured.
 local function columns_of(varies, measured, names)
   local columns = {}
   local function add(column) columns[#columns + 1] = column end
-  for _, key in ipairs(SHOWN) do
-    if varies[key] then add { key = key, align = key ~= "h_q" and "left" or nil } end
-  end
-  add { key = "s_q" }
+  for _, column in ipairs(varies) do add(column) end
   local auto
   for _, path in ipairs(path_table.names()) do
     if path_table.get(path).candidate then add { key = path, format = tables.time }
@@ -626,21 +622,39 @@ local function columns_of(varies, measured, names)
   return columns
 end
 
---- One row a cell and the columns for fh.table: s_q, the median of each path that "auto" chooses among, of auto where it was
--- measured and, by number, of each provider, the ratio of padded to the better native path with its verdict, parity over all
--- paths with the largest error, the waste, the share of the executed FLOPs that multiplied padding, of padded and of that native
--- path, and the kernels that ran.
+-- A column for each field that varies in records, s_q among them in any case. The key keeps the case's ratio apart from that of
+-- times.
+local function axis_columns(list)
+  local names, columns = axes.of(list).varying, {}
+  local function add(name)
+    local left = false
+    for _, record in ipairs(list) do left = left or type(axes.settings(record)[name]) == "string" end
+    columns[#columns + 1] = { key = name == "ratio" and "case_ratio" or name, name = name, align = left and "left" or nil,
+      title = name == "ratio" and "case ratio" or name }
+  end
+  local has_s_q = false
+  for _, name in ipairs(names) do
+    add(name)
+    has_s_q = has_s_q or name == "s_q"
+  end
+  if not has_s_q then add "s_q" end
+  return columns
+end
+
+--- One row a cell and the columns for fh.table: every field of the case or the run that varies, and s_q; the median of each path
+-- that "auto" chooses among, of auto where it was measured and, by number, of each provider; the ratio of padded to the better
+-- native path with its verdict; parity over all paths with the largest error; the waste, the share of the executed FLOPs that
+-- multiplied padding, of padded and of that native path; and the kernels that ran.
 function Sweep:rows()
-  local rows, varies, first, measured = {}, {}, {}, {} -- a refused cell may not know all of its case
+  local rows, varies, kernels, measured = {}, axis_columns(self.records), nil, {}
   local found, names = cells_of(self.records)
   for i, cell in ipairs(found) do
     local row = row_of(cell, names)
     row.s_q = cell.case.s_q
-    for _, key in ipairs(SHOWN) do row[key] = cell.case[key] end
-    for _, key in ipairs { "kernels", unpack(SHOWN) } do
-      if first[key] == nil then first[key] = row[key] end
-      varies[key] = varies[key] or row[key] ~= nil and row[key] ~= first[key]
-    end
+    local settings = axes.settings(cell.list[1])
+    for _, column in ipairs(varies) do row[column.key] = settings[column.name] end
+    kernels = kernels or row.kernels
+    varies.kernels = varies.kernels or row.kernels ~= nil and row.kernels ~= kernels
     for path in pairs(cell.own) do measured[path] = true end
     rows[i] = row
   end

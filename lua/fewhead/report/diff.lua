@@ -17,7 +17,7 @@
 -- than `least` and each median lies outside the other's percentiles: runs made at different times also differ by drift, which
 -- the interval of a median does not contain. Drift that moves all arms of a case alike is named in the note.
 local args = require "fewhead.base.arguments"
-local axes = require "fewhead.report.axes"
+local axes = require "fewhead.record.axes"
 local records = require "fewhead.record.record"
 local stats = require "fewhead.measure.stats"
 local tables = require "fewhead.base.table"

@@ -6,7 +6,7 @@
 -- what is in them, lists and further tables as JSON text. Tags of a record are columns "tags_NAME". A whole number beyond 2^53 is
 -- text: a double does not hold it. CSV is RFC 4180's, with a line of names first; an empty field is a value that is not there.
 local args = require "fewhead.base.arguments"
-local axes = require "fewhead.report.axes"
+local axes = require "fewhead.record.axes"
 local file = require "fewhead.record.file"
 local json = require "fewhead.base.json"
 local records_of = require "fewhead.record.record"

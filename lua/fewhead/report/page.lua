@@ -6,7 +6,7 @@
 --
 -- All text goes into the page escaped, and no data into its script: a name with a closing script tag is shown like any other.
 local args = require "fewhead.base.arguments"
-local axes = require "fewhead.report.axes"
+local axes = require "fewhead.record.axes"
 local file = require "fewhead.record.file"
 local pictures = require "fewhead.report.pictures"
 local plot = require "fewhead.report.plot"

@@ -7,7 +7,7 @@
 -- Every picture shows the axes that vary, says in its subtitle what does not, and draws all arms: the library's paths, auto and
 -- providers. Spread bars run from the 5th to the 95th percentile of the samples.
 local args = require "fewhead.base.arguments"
-local axes = require "fewhead.report.axes"
+local axes = require "fewhead.record.axes"
 local path_table = require "fewhead.device.path"
 local plot = require "fewhead.report.plot"
 local tables = require "fewhead.base.table"

@@ -1,4 +1,4 @@
-local axes = require "fewhead.report.axes"
+local axes = require "fewhead.record.axes"
 local some = require "spec.report.some_records"
 
 local record = some.record

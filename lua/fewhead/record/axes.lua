@@ -1,6 +1,6 @@
 --- Axes: which fields of records vary, and which are the same in all: what a table has columns for and what its title says.
 --
---     local axes = require "fewhead.report.axes"
+--     local axes = require "fewhead.record.axes"
 --     local found = axes.of(records)
 --     print(table.concat(found.varying, ", "))               --> pattern, s_q
 --     print(found:constant_text())                           --> 8 heads, d_qk 512, topk 640, ratio 4, layout vllm
