@@ -39,8 +39,12 @@ end
 
 local started = opt.read and 0 or start()
 local path = opt.read or folder .. "/engine.jsonl"
-local records, err = fh.record.read(path)
-if not records then fail(err) end
+local records = {}
+local ok, err = pcall(function()
+  for r in fh.json.lines(path) do records[#records + 1] = r end
+end)
+if not ok then fail(tostring(err)) end
+if #records == 0 then fail(path .. ": no record in it") end
 
 -- ---- Check -----------------------------------------------------------------------------------------------------------------
 

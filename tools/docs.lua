@@ -15,6 +15,7 @@
 -- record must have: its case's field is one of the listed ones. Run it in the checkout's root.
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
 local files = require "fewhead.record.file"
+local json = require "fewhead.base.json"
 local page = require "fewhead.report.page"
 local pictures = require "fewhead.report.pictures"
 local record_files = require "fewhead.record.record"
@@ -213,12 +214,44 @@ function KINDS.gate_sweep(folder, where)
   })
 end
 
+-- What vLLM's own arms and the plug-in's took, by workload and lists (engine.jsonl, of experiments/engine_ab.lua).
+function KINDS.engine(folder, where)
+  local rows, by_cell = {}, {}
+  for r in json.lines(("results/%s/engine.jsonl"):format(folder)) do
+    if fits(r, where) then
+      local cell = ("%s, %s lists"):format(r.case.workload, r.case.lists)
+      local row = by_cell[cell]
+      if not row then
+        row = { cell = cell, model = ("%s, %d layers"):format(r.case.model, r.case.layers), arms = {} }
+        by_cell[cell], rows[#rows + 1] = row, row
+      end
+      row.arms[r.path] = r.engine
+    end
+  end
+  if #rows == 0 then error("no record fits", 0) end
+  local function arm(name)
+    return { key = name, title = name, of = function(row)
+      local engine = row.arms[name]
+      if not engine then return nil end
+      if engine.total_tok_s then return ("%.0f tok/s"):format(engine.total_tok_s) end
+      return ("%.0f ms"):format(engine.ttft_ms.p50)
+    end }
+  end
+  return markdown(rows, {
+    { key = "model", align = "left", of = function(row) return row.model end },
+    { key = "workload", align = "left", of = function(row) return row.cell end },
+    arm "flashmla", arm "fa3", arm "gather", arm "auto", arm "auto-shared",
+  })
+end
+
 -- Which run made each file of the folder.
 function KINDS.runs(folder)
   local rows = {}
   for path in assert(io.popen(("LC_ALL=C ls results/%s/*.jsonl"):format(folder))):lines() do
-    local run = need(folder, path:match("([^/]+)%.jsonl$"))[1].run
-    rows[#rows + 1] = { file = path:match("[^/]+$"), options = ("`%s`"):format(table.concat(run.argv, " ")), run = run }
+    if record_files.kind_of(path) == "case" then
+      local run = need(folder, path:match("([^/]+)%.jsonl$"))[1].run
+      rows[#rows + 1] = { file = path:match("[^/]+$"), options = ("`%s`"):format(table.concat(run.argv, " ")), run = run }
+    end
   end
   local function of_run(key, title, format)
     return { key = key, title = title or key, align = "left", format = format, of = function(row) return row.run[key] end }

@@ -224,7 +224,7 @@ class Part:
     def record(self, arm, lists, workload, figures, time_us=None):
         total, config, parity = self.counters.of[arm], self.engine.config, self.parity_of(arm)
         record = {
-            "path": arm, "provider": "fewhead" if arm in FEWHEAD_ARMS else "vllm",
+            "kind": "engine", "path": arm, "provider": "fewhead" if arm in FEWHEAD_ARMS else "vllm",
             "provider_version": self.run["build"] if arm in FEWHEAD_ARMS else self.run["vllm"],
             "case": {"model": {"glm": "glm-5.2 tp8", "v4": "v4-flash tp8"}[self.model], "layers": self.layers, "h_q": 8,
                      "d_qk": 576 if self.model == "glm" else 512, "index_topk": config["index_topk"], "lists": lists, "chunk": self.args.chunk,

@@ -190,6 +190,18 @@ local function modernise(r)
   return r
 end
 
+--- What a file of JSON lines holds: "case" for records as they are made here; another word where its first line has a text
+-- `kind`, such as "engine", "serving" or "header" of the Python package: such lines are read by what wrote them. nil for a file
+-- that cannot be read or has no line.
+function M.kind_of(path)
+  local handle = io.open(path, "rb")
+  local line = handle and handle:read("*l")
+  if handle then handle:close() end
+  if not line then return nil end
+  local ok, first = pcall(json.decode, line)
+  return ok and type(first) == "table" and type(first.kind) == "string" and first.kind or "case"
+end
+
 --- Iterates over the records of a JSON-lines file, one at a time: `for r, line in record.lines(path)`. Blank lines are skipped.
 -- Records of version 0.1 come in today's words. A file that cannot be read raises `path: No such file or directory`, a line that
 -- is no record `path:12: reason`: plain text, for pcall or the user. Options: bad, a function(message) that takes such a line's

@@ -22,10 +22,12 @@ local function is_folder(path)
   return file ~= nil
 end
 
--- The files of records in a folder and in the folders below it, sorted.
+-- The files of records in a folder and in the folders below it, sorted. Files of another kind are not for these pages.
 local function files_in(folder, depth, list)
   folder = folder:gsub("/+$", "")
-  for _, path in ipairs(posix.glob(folder, "/*.jsonl")) do list[#list + 1] = path end
+  for _, path in ipairs(posix.glob(folder, "/*.jsonl")) do
+    if (records.kind_of(path) or "case") == "case" then list[#list + 1] = path end
+  end
   if depth > 0 then
     for _, path in ipairs(posix.glob(folder, "/*/")) do
       if not path:find(LATEST) then files_in(path, depth - 1, list) end
