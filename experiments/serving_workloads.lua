@@ -50,8 +50,8 @@ for _, workload in ipairs(list) do
       p99 = figures.ttft_p99_s, total_change = change.total_tok_s and change.total_tok_s.mean,
       ttft_change = change.ttft_s and change.ttft_s.mean, attention = row.counters.attention_s,
       native = routed / math.max(all, 1) }
-    records[#records + 1] = { kind = "serving", workload = workload.name, engine = engine.name, arm = row.name, figures = row.figures,
-      change = row.change, counters = row.counters, error = row.error, run = run }
+    records[#records + 1] = { kind = "serving", workload = workload.name, engine = engine.name, arm = row.name,
+      figures = row.figures, change = row.change, counters = row.counters, error = row.error, run = run }
   end
 end
 
