@@ -299,9 +299,11 @@ lint-sh:
 # The tables in README.md, docs/ and the READMEs in results/ and kernels/ are made from the records in results/.
 docs:
 	@tools/setup.sh run
+	$(build_now)
 	luajit tools/docs.lua
 lint-docs:
 	@tools/setup.sh run
+	$(build_now)
 	luajit tools/docs.lua --check
 
 # The layout of C and CUDA sources (.clang-format). Versions of clang-format differ in details, so one version decides.

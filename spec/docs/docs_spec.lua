@@ -4,7 +4,8 @@ local process = require "spec.process"
 -- A checkout with records of one device, measured times in microseconds, and a document.
 local function checkout(document, files)
   local folder = helper.folder()
-  helper.shell(("cd %s && ln -s %s/lua %s/tools . && mkdir -p results/box"):format(folder, process.root, process.root))
+  local root = process.root
+  helper.shell(("cd %s && ln -s %s/lua %s/lib %s/build %s/tools . && mkdir -p results/box"):format(folder, root, root, root, root))
   for name, text in pairs(files or {}) do helper.write(folder .. name, text) end
   helper.write(folder .. "README.md", document)
   return folder
