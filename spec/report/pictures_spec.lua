@@ -67,6 +67,7 @@ describe("pictures.heat", function()
     assert.equal(1, #maps)
     local _, cells = maps[1]:gsub('class="p%d fw"', "")
     assert.equal(4, cells)
+    assert.is_nil(maps[1]:find(">256<", 1, true)) -- no cell there has a choice
     has(maps[1], ">3x</text>")
     has(maps[1], ">2x</text>")
     assert.same({}, pictures.heat(list, "ratio"))

@@ -22,6 +22,8 @@ M.most_rows = 4000
 local MOST_FAILURES = 200
 -- Text longer than this is cut by the browser until its row is clicked; without scripts it breaks into lines.
 local LONG = 36
+-- Longer text scrolls in a box of its own, where rows cannot be clicked.
+local SCROLLED = 600
 
 local STYLE = [[
 :root{color-scheme:light dark;--bg:#fff;--fg:#222;--dim:#595959;--line:#d8d8d8;--head:#f2f3f5;--link:#00539b;--bad:#a61c00}
@@ -38,7 +40,7 @@ th,td{padding:.22rem .55rem;border-bottom:1px solid var(--line);text-align:right
 td{max-width:60ch;overflow-wrap:anywhere}
 th{background:var(--head);vertical-align:bottom}
 th.l,td.l{text-align:left}
-.wide td.l{min-width:9ch}
+.wide td.l{min-width:9ch}.long{max-height:9em;overflow:auto;min-width:30ch}
 .rows th{position:sticky;top:0;cursor:pointer}
 .rows th[aria-sort=ascending]:after{content:" \2191"}.rows th[aria-sort=descending]:after{content:" \2193"}
 .rows td{white-space:nowrap;overflow:hidden;text-overflow:ellipsis;max-width:36ch}
@@ -157,7 +159,11 @@ local function add_table(out, rows, columns, class)
     for j, column in ipairs(columns) do
       local text = column.of(row)
       text = text == nil and "-" or tostring(text)
-      cells[j] = (column.left and (#text > LONG and '<td class="l c">' or '<td class="l">') or "<td>") .. escape(text)
+      if #text > SCROLLED and not class then
+        cells[j] = ('<td class="l"><div class="long">%s</div>'):format(escape(text))
+      else
+        cells[j] = (column.left and (#text > LONG and '<td class="l c">' or '<td class="l">') or "<td>") .. escape(text)
+      end
     end
     out[#out + 1] = "<tr>" .. table.concat(cells) .. "\n"
   end

@@ -8,8 +8,8 @@
 -- providers. Spread bars run from the 5th to the 95th percentile of the samples.
 local args = require "fewhead.base.arguments"
 local axes = require "fewhead.record.axes"
-local path_table = require "fewhead.device.path"
 local plot = require "fewhead.report.plot"
+local records_of = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
 
 local M = {}
@@ -239,14 +239,15 @@ local function sorted_keys(set)
   return list
 end
 
-local CANDIDATE = {}
-for _, name in ipairs(path_table.candidates()) do CANDIDATE[name] = true end
+-- The library's own paths but these are what auto chooses among. Pictures are made where no library is built, so the table of
+-- paths cannot be asked.
+local NO_CANDIDATE = { auto = true, reference = true }
 
 -- The quickest path that auto could choose, of records of one cell by path.
 local function best_of(by_path)
   local best
   for path, r in pairs(by_path) do
-    if CANDIDATE[path] and (not best or r.time.median_us < best.time.median_us) then best = r end
+    if records_of.is_own(r) and not NO_CANDIDATE[path] and (not best or r.time.median_us < best.time.median_us) then best = r end
   end
   return best
 end
@@ -272,7 +273,6 @@ function M.heat(records, row, o)
             cells[key], n = { x = point.x, y = y, by_path = {} }, n + 1
           end
           cells[key].by_path[path] = point.record
-          xs[point.x], ys[y] = true, true
         end
       end
     end
@@ -282,6 +282,7 @@ function M.heat(records, row, o)
       local best, padded = best_of(cell.by_path), cell.by_path.padded
       if best and padded and (cell.by_path.gather or cell.by_path.packed) then -- padded alone is no choice
         local ratio = padded.time.median_us / best.time.median_us
+        xs[cell.x], ys[cell.y] = true, true
         list[#list + 1] = { x = cell.x, y = cell.y, colour = plot.path_colour(best.path),
           strength = math.log(ratio) / math.log(8), text = times_text(ratio), name = best.path,
           note = ("%s, s_q %d: %s, %s; padded %s"):format(row .. " " .. cell.y, cell.x, best.path,
@@ -425,7 +426,8 @@ function M.layers(records, o)
   for i, r in ipairs(used) do
     local flat, names = found.flats[i], {}
     for _, name in ipairs(found.varying) do
-      if name ~= "keep" and name ~= "h_pad" and name ~= "d_qk" then names[#names + 1] = name end
+      local implied = name == "layers" and flat.preset -- the preset is a model: it says how many
+      if name ~= "keep" and name ~= "h_pad" and name ~= "d_qk" and not implied then names[#names + 1] = name end
     end
     local plans = r.plans and r.plans.us or 0
     local label = axes.label(flat, names)
