@@ -373,6 +373,7 @@ install: install-lua
 	  fewhead.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	install -m 644 experiments/*.lua "$(DESTDIR)$(DATADIR)/fewhead/experiments/"
+	install -D -m 755 experiments/cluster/sweep.sbatch "$(DESTDIR)$(DATADIR)/fewhead/experiments/cluster/sweep.sbatch"
 	for f in results/*/packed.jsonl results/*/gate_sweep.jsonl; do \
 	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(DATADIR)/fewhead/$$f" || exit 1; done
 
