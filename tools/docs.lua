@@ -244,6 +244,25 @@ function KINDS.engine(folder, where)
   })
 end
 
+-- What an engine's model predicts of workloads, arm by arm (serving.jsonl, of experiments/serving_workloads.lua).
+function KINDS.serving(folder)
+  local rows = {}
+  for r in json.lines(("results/%s/serving.jsonl"):format(folder)) do
+    local f, changes = r.figures or {}, r.change or {}
+    local function change(name) return changes[name] and ("%+.1f %%"):format(100 * changes[name].mean) end
+    rows[#rows + 1] = { workload = r.workload, arm = r.arm, total = f.total_tok_s, ttft = f.ttft_s, p99 = f.ttft_p99_s,
+      change = change "total_tok_s", ttft_change = change "ttft_s" }
+  end
+  local function of(key, title, format)
+    return { key = key, title = title, format = format, align = not format and not title and "left" or nil,
+      of = function(row) return row[key] end }
+  end
+  return markdown(rows, {
+    of "workload", of "arm", of("total", "total tok/s", "%.0f"), of("change", "change of it"),
+    of("ttft", "mean TTFT s", "%.3f"), of("ttft_change", "change of it "), of("p99", "p99 TTFT s", "%.3f"),
+  })
+end
+
 -- Which run made each file of the folder.
 function KINDS.runs(folder)
   local rows = {}
@@ -350,6 +369,8 @@ local OF_DEVICE = {
   { "Kernels", "kernels", "The kernels that work query by query." },
   { "By what neighbouring rows share", "auto", "The time of padded over the time of auto, for each s_q." },
   { "One chunk through all layers", "layers", "The attention of a whole model, plans included." },
+  { "In an engine", "engine", "vLLM with its own attention and with the plug-in; TTFT, or total tokens a second." },
+  { "Workloads", "serving", "What the model of an engine predicts of the same workload with each arm's attention." },
   { "Layouts", "gate_sweep", "The gate sweep: every s_q and memory layout." },
 }
 
