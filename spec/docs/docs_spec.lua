@@ -5,7 +5,8 @@ local process = require "spec.process"
 local function checkout(document, files)
   local folder = helper.folder()
   local root = process.root
-  helper.shell(("cd %s && ln -s %s/lua %s/lib %s/build %s/tools . && mkdir -p results/box"):format(folder, root, root, root, root))
+  helper.shell(("cd %s && ln -s %s/lua %s/lib %s/build %s/tools . && mkdir -p results/box"):format(
+    folder, root, root, root, root))
   for name, text in pairs(files or {}) do helper.write(folder .. name, text) end
   helper.write(folder .. "README.md", document)
   return folder
