@@ -66,11 +66,11 @@ describe("a forked child #robustness", function()
     local folder = helper.folder()
     local loops = plugin.example(folder)
     local out, status = lua(([[
-      local peer = require "fewhead.device.provider"
-      local dev, before = assert(device.open("cpu")), assert(peer.load(%q, "loops"))
+      local provider = require "fewhead.device.provider"
+      local dev, before = assert(device.open("cpu")), assert(provider.load(%q, "loops"))
       check(dev, before)
       local first = in_child(function() check(dev, before); before:free(); dev:close() end)
-      local second = in_child(function() check(dev, assert(peer.load(%q, "again"))) end)
+      local second = in_child(function() check(dev, assert(provider.load(%q, "again"))) end)
       check(dev, before)
       io.write(first, " ", second)]]):format(loops, loops))
     helper.shell("rm -rf " .. folder)
