@@ -119,6 +119,29 @@ describe("fewhead repl on a terminal", function()
     end
   end)
 
+  it("completes names, options, values and files", function()
+    open()
+    local function tab(text, completed) -- keys behind a tab that come at once are a paste
+      t:type(text)
+      t:wait(text)
+      t:key "Tab"
+      t:wait(completed)
+    end
+    tab("g = fh.gate.n", "g = fh.gate.new")
+    line "()"
+    t:wait("2>")
+    tab("g:expl", "g:explain")
+    tab("{ s_q = 1, hea", "s_q = 1, heads")
+    line " = 8 }"
+    t:wait("3>")
+    tab("c = fh.case { s_q = 1, preset = 'v4.1-flash tp1", "tp1")
+    tab("6', patt", "pattern")
+    tab(" = 'cs", "'csa")
+    tab("' } f = 'READM", "README.md")
+    line "'"
+    t:wait("3> c = fh.case { s_q = 1, preset = 'v4.1-flash tp16', pattern = 'csa' } f = 'README.md'\n4>")
+  end)
+
   it("keeps the lines of two sessions, the line that ended the process, and entries of several lines", function()
     open()
     local one = t

@@ -48,6 +48,7 @@ int rl_variable_bind(const char *, const char *);
 extern char **(*rl_attempted_completion_function)(const char *, int, int);
 extern int rl_attempted_completion_over;
 extern int rl_completion_append_character;
+extern const char *rl_basic_quote_characters;
 extern const char *rl_completer_word_break_characters;
 extern const char *rl_readline_name;
 extern char *rl_line_buffer;
@@ -137,6 +138,7 @@ local function open_editor(lib, options)
   lib.rl_initialize()
   if (os.getenv("TERM") or "dumb") ~= "dumb" then lib.rl_variable_bind("enable-bracketed-paste", "on") end
   lib.rl_completer_word_break_characters = WORD_BREAKS
+  lib.rl_basic_quote_characters = "" -- readline closes no quote: a folder's name goes on
   lib.rl_attempted_completion_function = function(_, start)
     lib.rl_attempted_completion_over = 1 -- no file names where nothing matches
     lib.rl_completion_append_character = 0 -- readline sets it to a space before every call

@@ -144,9 +144,9 @@ local piped = {
   remember = function() end,
 }
 
---- A prompt over a reader (fewhead.cli.readline).
-function M.new(reader)
-  local self = setmetatable({ reader = reader, session = statement.session(), out = {}, failed = false }, Prompt)
+--- A prompt over a reader (fewhead.cli.readline) and a session (fewhead.cli.statement).
+function M.new(reader, session)
+  local self = setmetatable({ reader = reader, session = session, out = {}, failed = false }, Prompt)
   _G.Out = self.out
   return self
 end
@@ -175,11 +175,14 @@ local banner = "fewhead %s. The library is `fh`; expressions print themselves; h
 local no_readline = "readline: not found, so no line editing, history or completion (make repl installs it)\n"
 
 -- A reader for the person at the terminal, who is greeted.
-local function greeted()
+local function greeted(session)
   local stream = posix.is_terminal(STDOUT) and io.stdout or io.stderr
   stream:write(banner:format(_G.fh.VERSION))
   local past = history.open(history.path())
-  local reader = readline.open { history = past }
+  local reader = readline.open {
+    history = past,
+    complete = function(text) return require("fewhead.cli.complete").at(session.environment, text, session.locals) end,
+  }
   if not reader.edits then stream:write(no_readline) end
   if past.problem then stream:write("history: not kept: ", past.problem, "\n") end
   return reader, stream
@@ -190,9 +193,9 @@ function M.main(argv)
   parser:read(argv)
   _G.fh = require "fewhead"
   local interactive = posix.is_terminal(STDIN) and (posix.is_terminal(STDOUT) or posix.is_terminal(STDERR))
-  local reader, stream = piped, nil
-  if interactive then reader, stream = greeted() end
-  local failed = M.new(reader):loop()
+  local session, reader, stream = statement.session(), piped, nil
+  if interactive then reader, stream = greeted(session) end
+  local failed = M.new(reader, session):loop()
   if interactive then
     io.stdout:flush()
     stream:write("\n")
