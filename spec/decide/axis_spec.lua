@@ -80,3 +80,39 @@ describe("axis.names", function()
       refusal(function() axis.names("layout", "contiguous,vlm", { "contiguous", "vllm" }) end))
   end)
 end)
+
+describe("a space of cells", function()
+  local helper = require "spec.helper"
+
+  it("composes grid, zip, derive and where; each step makes a new space", function()
+    local grid = axis.grid { heads = "4,8", keep = { 0.5, 0.9 } }
+    assert.same({ { heads = 4, keep = 0.5 }, { heads = 4, keep = 0.9 }, { heads = 8, keep = 0.5 }, { heads = 8, keep = 0.9 } },
+      grid:cells())
+    local some = grid:where(function(cell) return cell.heads == 8 end):derive("seed", function(cell) return 10 * cell.keep end)
+    assert.same({ { heads = 8, keep = 0.5, seed = 5 }, { heads = 8, keep = 0.9, seed = 9 } }, some:cells())
+    assert.equal(4, #grid:cells())
+    assert.same({ { ratio = 1, topk = 640 }, { ratio = 2, topk = 384 } },
+      axis.zip({ ratio = "1,2", topk = { 640, 384 } }):cells())
+  end)
+
+  it("refuses what does not compose, by name", function()
+    assert.equal("axis.zip: topk: got 1 values, but s_q has 2, wanted as many",
+      helper.refusal(function() local s = axis.zip { s_q = "1,2", topk = 5 } return s end))
+    assert.matches('^axis.grid: unknown option "head"; did you mean "heads"%?',
+      helper.refusal(function() local s = axis.grid { head = 8 } return s end))
+    assert.equal('axis.grid: got no axis, wanted some, such as s_q = "64:512:*2"',
+      helper.refusal(function() local s = axis.grid {} return s end))
+    assert.equal("axis.where: got 5, wanted a function(cell)",
+      helper.refusal(function() local s = axis.where(5) return s end))
+  end)
+end)
+
+describe("axis.list", function()
+  it("names presets, patterns, layouts and every axis", function()
+    local text = axis.list()
+    assert.matches("^presets   [^\n]*v4%.1%-flash tp8", text)
+    assert.matches("\npatterns  uniform, window, csa, local, dense_prefix, file\n", text)
+    assert.matches("\nlayouts   contiguous, vllm, strided, offset\naxes\n", text)
+    for _, key in ipairs(axis.keys) do assert.is_truthy(text:find("\n  " .. key .. " ", 1, true), key) end
+  end)
+end)
