@@ -23,7 +23,8 @@ local run_usage = [[
 usage: fewhead run FILE [options of the script]
 
 Runs a Lua file with the library at hand: `require "fewhead"` works and `arg` holds the words after FILE. A FILE that is not here
-is looked for where fewhead is installed, so `fewhead run experiments/gate_sweep.lua` works in any folder.
+is looked for where fewhead is installed, so `fewhead run experiments/gate_sweep.lua` works in any folder, and so does its name
+alone: `fewhead run gate_sweep`. `fewhead experiments` lists the names.
 A whole number that the script returns is the exit status.
 ]]
 
@@ -36,9 +37,11 @@ function commands.run(argv)
   if not name then exit.with(exit.USAGE, "fewhead: run: got no file, wanted FILE (fewhead run --help says more)") end
   local path = name
   local file, err = io.open(path)
-  if not file and name:sub(1, 1) ~= "/" and checkout.shipped() then
-    path = checkout.shipped() .. "/" .. name
-    file = io.open(path)
+  for _, form in ipairs(name:sub(1, 1) ~= "/" and checkout.shipped() and { "/%s", "/experiments/%s.lua" } or {}) do
+    if not file then
+      path = checkout.shipped() .. form:format(name)
+      file = io.open(path)
+    end
   end
   if not file then exit.with(exit.FAILED, "fewhead: run: " .. err) end
   file:close()
@@ -62,9 +65,16 @@ function commands.worker(argv) return require("fewhead.cli.worker").main(argv) e
 function commands.page(argv) return require("fewhead.cli.page").main(argv) end
 function commands.plot(argv) return require("fewhead.cli.plot").main(argv) end
 function commands.export(argv) return require("fewhead.cli.export").main(argv) end
+function commands.experiments(argv)
+  if #argv > 0 then
+    exit.with(exit.USAGE, ("fewhead: experiments: unexpected argument %s, wanted none"):format(args.show(argv[1])))
+  end
+  for _, one in ipairs(require("fewhead.cli.help").experiments()) do print(("%-18s %s"):format(one.name, one.about)) end
+  return 0
+end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
-local names = { "run", "info", "parity", "compare", "merge", "bundle", "page", "plot", "export", "repl" }
+local names = { "run", "info", "parity", "compare", "merge", "bundle", "page", "plot", "export", "experiments", "repl" }
 
 local usage = [[
 usage: fewhead COMMAND [options]
@@ -78,6 +88,7 @@ usage: fewhead COMMAND [options]
   page RUN             one HTML file of a run: tables, pictures, where the numbers come from
   plot RUN             times and speed-up as text in the terminal, or all pictures as SVG files
   export RUN           the records as CSV, SQLite or markdown
+  experiments          the scripts that run finds by name, and what each answers
   repl                 an interactive prompt with the library loaded
   --help, --version
 

@@ -1,0 +1,22 @@
+local process = require "spec.process"
+
+describe("fewhead experiments", function()
+  it("lists every experiment with the first line of its head comment", function()
+    local status, out, err = process.run { "./fewhead", "experiments" }
+    assert.same({ 0, "" }, { status, err })
+    assert.is_truthy(out:find("\ngate_sweep         Where do native heads beat padded ones on this machine?", 1, true), out)
+  end)
+
+  it("refuses words after it", function()
+    local status, out, err = process.run { "./fewhead", "experiments", "x" }
+    assert.same({ 2, "", 'fewhead: experiments: unexpected argument "x", wanted none\n' }, { status, out, err })
+  end)
+
+  it("have names that fewhead run finds in any folder", function()
+    local status, out = process.run({ process.root .. "/fewhead", "run", "gate_sweep", "--help" }, { cwd = "/" })
+    assert.equal(0, status)
+    assert.matches("^usage: ", out)
+    local missing, _, err = process.run({ process.root .. "/fewhead", "run", "no_such" }, { cwd = "/" })
+    assert.same({ 1, "fewhead: run: no_such: No such file or directory\n" }, { missing, err })
+  end)
+end)
