@@ -64,6 +64,10 @@ if opt.dry_run then
   return 0
 end
 
+for file in tostring(opt.indices or ""):gmatch("[^,]+") do
+  local readable, err = io.open(file, "rb")
+  need(readable, ("--indices: got %q, wanted a file that can be read (%s)"):format(file, tostring(err):gsub("^.*: ", ""))):close()
+end
 local min_sq = opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0)
 local environment = fh.gate.from_env { warn = true }
 local traffic
