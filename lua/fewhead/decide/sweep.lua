@@ -189,9 +189,9 @@ end
 -- The records of cell i; nil, "interrupted" | "late"; or nil, nil, err where no worker can be started.
 local function measure(job, i)
   local cell, own = job.list[i], job.task.own
-  local before = job.clock()
+  local before, timing = job.clock(), timing_seconds(job, i)
   local answer, err = job.bench:measure(cell.options, {
-    max_seconds = timing_seconds(job, i), seconds = own.cell_seconds or M.cell_seconds, left = seconds_left(job),
+    max_seconds = timing, seconds = own.cell_seconds or M.cell_seconds, left = seconds_left(job),
     interrupted = own.interrupted, on_interrupt = own.on_interrupt,
   })
   if not answer then return nil, nil, err end
@@ -203,7 +203,8 @@ local function measure(job, i)
       where.path and " of " .. where.path or "", where.text), { failure = where })
   end
   if cell.seconds and cell.seconds > 0 then -- how far the estimates are off on this machine
-    job.took, job.guessed = job.took + tonumber(job.clock() - before) / 1e9, job.guessed + cell.seconds
+    local share = job.limit and timing / TIMING_SHARE or 0 -- a cell that had more time than it needs may use it
+    job.took, job.guessed = job.took + tonumber(job.clock() - before) / 1e9, job.guessed + math.max(cell.seconds, share)
   end
   return answer.records
 end
