@@ -119,6 +119,19 @@ describe("fewhead repl on a terminal", function()
     end
   end)
 
+  it("stops a sweep on Ctrl-C and keeps what was measured", function()
+    open()
+    line("sweep = fh.sweep { s_q = '1,2,3,4,5,6,7,8', min_samples = 6, max_seconds = 3000, on_record = function(r) print('one ' "
+      .. ".. r.case.s_q) end }")
+    t:wait("one 1")
+    t:key "C-c"
+    t:wait("2>")
+    line "sweep.interrupted, #sweep.records > 0, sweep.cells < 8"
+    t:wait("\ntrue\ntrue\ntrue\n")
+    line "fh.sweep { s_q = 'x' }"
+    t:wait('sweep: s_q: got "x"')
+  end)
+
   it("completes names, options, values and files", function()
     open()
     local function tab(text, completed) -- keys behind a tab that come at once are a paste

@@ -164,6 +164,27 @@ function Prompt:loop()
   return self.failed
 end
 
+-- From now on a sweep that is given no `interrupted` stops after Ctrl-C and returns what was measured. Its errors
+-- are told without a line: the one that called it is the one that was typed.
+local function stop_sweeps_in_good_order()
+  local sweep = require "fewhead.decide.sweep"
+  local run = sweep.run
+  function sweep.run(given)
+    if type(given) ~= "table" or given.interrupted ~= nil then return run(given) end
+    local copy = {}
+    for key, value in pairs(given) do copy[key] = value end
+    local function during(pressed)
+      copy.interrupted = pressed
+      return run(copy)
+    end
+    local function hand_on(ok, ...)
+      if not ok then error((exit.text((...)):gsub("^[^%s]+%.lua:%d+: ", "")), 0) end
+      return ...
+    end
+    return hand_on(pcall(require("fewhead.cli.interrupt").during, during))
+  end
+end
+
 local parser = options.new {
   name = "repl",
   usage = "fewhead repl",
@@ -194,7 +215,10 @@ function M.main(argv)
   _G.fh = require "fewhead"
   local interactive = posix.is_terminal(STDIN) and (posix.is_terminal(STDOUT) or posix.is_terminal(STDERR))
   local session, reader, stream = statement.session(), piped, nil
-  if interactive then reader, stream = greeted(session) end
+  if interactive then
+    reader, stream = greeted(session)
+    stop_sweeps_in_good_order()
+  end
   local failed = M.new(reader, session):loop()
   if interactive then
     io.stdout:flush()
