@@ -72,6 +72,20 @@ describe("fewhead repl on a pipe", function()
     end
   end)
 
+  it(":time says how long a statement took, after what it prints", function()
+    local out, err, status = unpack(piped ":time 1 + 1\n_\n:time\n")
+    assert.matches("^2\n[%d.]+ %a+\n2\n$", out)
+    assert.same({ ":time: got nothing complete, wanted an expression or a statement\n", 1 }, { err, status })
+  end)
+
+  it(":run runs a file that sees what was typed, and whose globals stay", function()
+    local path = os.tmpname()
+    process.write(path, "found = typed + 1")
+    assert.same({ "42\n", "", 0 }, piped("local typed = 41\n:run " .. path .. "\nfound\n"))
+    os.remove(path)
+    assert.same({ "", "cannot open /no/such: No such file or directory\n:run: got nothing, wanted a Lua file\n", 1 }, piped ":run /no/such\n:run\n")
+  end)
+
   it("names the commands after an unknown one", function()
     local found = piped ":frob\n"
     assert.matches("^:frob: no such command; there are :doc, :help", found[2])

@@ -44,6 +44,7 @@ local HELP = [[
 Type Lua; the library is `fh`. An expression prints its value, which is then `_` and Out[n]; a `local` stays for the next lines.
   ?NAME, NAME?, :help NAME   the docstring of a function, module or method, or what an object can do
   :doc                       modules, patterns, layouts, paths, presets, experiments
+  :time STATEMENT            run it and say how long it took;  :run FILE runs a Lua file
   exit, quit, Ctrl-D         leave; Ctrl-C drops what is typed, or stops what runs
 Tab completes names, options and their values, and files in strings. Ctrl-R searches what was typed before.]]
 
@@ -63,6 +64,20 @@ end
 -- statements are.
 M.commands = {
   help = help,
+  time = function(self, text)
+    local chunk, err = self.session:compile(text)
+    if not chunk then error(err or ":time: got nothing complete, wanted an expression or a statement", 0) end
+    local clock = require("fewhead.base.ffi").C.fh_time_ns
+    local start = clock()
+    self:run(chunk, text, err)
+    say(require("fewhead.base.table").time(tonumber(clock() - start) / 1e3))
+  end,
+  run = function(self, path)
+    if path == "" then error(":run: got nothing, wanted a Lua file", 0) end
+    local chunk, err = loadfile(path)
+    if not chunk then error(err, 0) end
+    setfenv(chunk, self.session.environment)()
+  end,
   doc = function() say(require("fewhead.cli.help").overview()) end,
 }
 
