@@ -131,9 +131,10 @@ INLINE vf vround(vf y) {
 INLINE vf vscale(vf v, vf n) {
   const vi low = (vi)(n < -126.0f);
   vi power;
-  for (int i = 0; i < VL; i++)
+  for (int i = 0; i < VL; i++) {
     /* cppcheck-suppress uninitvar; it sees no lane being set */
     power[i] = (uint32_t)((int32_t)(n[i] > -126.0f && n[i] <= 0 ? n[i] : -126.0f) + 127) << 23;
+  }
   return vselect(low, vset1(0), v * (vf)power);
 }
 INLINE vf vjoin(const vf *v) {
