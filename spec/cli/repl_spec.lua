@@ -86,6 +86,15 @@ describe("fewhead repl on a pipe", function()
     assert.same({ "", "cannot open /no/such: No such file or directory\n:run: got nothing, wanted a Lua file\n", 1 }, piped ":run /no/such\n:run\n")
   end)
 
+  it(":load brings a stored sweep back as an object", function()
+    local out, err, status = unpack(piped(":load results/nvidia-h200/gate_sweep.jsonl\n#_.records > 0\n"
+      .. "#Out[1]:filter({ path = 'padded' }).records > 0\n"))
+      .. "#_.records > 0\nOut[1] == _ or Out[2] == true\n"))
+    assert.matches("verdict.*\ntrue\ntrue\n$", out)
+    assert.same({ "", 0 }, { err, status })
+    assert.equal(1, piped(":load /no/such\n")[3])
+  end)
+
   it("names the commands after an unknown one", function()
     local found = piped ":frob\n"
     assert.matches("^:frob: no such command; there are :doc, :help", found[2])

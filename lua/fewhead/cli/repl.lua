@@ -45,6 +45,7 @@ Type Lua; the library is `fh`. An expression prints its value, which is then `_`
   ?NAME, NAME?, :help NAME   the docstring of a function, module or method, or what an object can do
   :doc                       modules, patterns, layouts, paths, presets, experiments
   :time STATEMENT            run it and say how long it took;  :run FILE runs a Lua file
+  :load FILE                 a sweep from its records, as _ and Out[n]
   exit, quit, Ctrl-D         leave; Ctrl-C drops what is typed, or stops what runs
 Tab completes names, options and their values, and files in strings. Ctrl-R searches what was typed before.]]
 
@@ -71,6 +72,12 @@ M.commands = {
     local start = clock()
     self:run(chunk, text, err)
     say(require("fewhead.base.table").time(tonumber(clock() - start) / 1e3))
+  end,
+  load = function(self, path)
+    if path == "" then error(":load: got nothing, wanted a JSONL file of records", 0) end
+    local sweep, err = require("fewhead.decide.sweep").read(path)
+    if not sweep then error(err, 0) end
+    self:run(function() return sweep end, (":load %s"):format(path), true)
   end,
   run = function(self, path)
     if path == "" then error(":run: got nothing, wanted a Lua file", 0) end
