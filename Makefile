@@ -264,7 +264,7 @@ repl:
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs all of them. Compiler warnings are errors in every build.
 C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(CTEST_SOURCES) $(filter-out spec/c/test_%.c,$(wildcard spec/c/*.c)) $(wildcard bench/*.c)
 
-LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-exports
+LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-exports lint-format
 lint: $(LINT)
 list-lint:
 	@printf '%s\n' $(LINT)

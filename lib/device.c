@@ -5,7 +5,8 @@
 #include "cuda_build.h"
 #include "internal.h"
 
-/* The kinds of devices: what they are called when a device is opened, and the back end, NULL if it is not in this build. */
+/* The kinds of devices: what they are called when a device is opened, and the back end, NULL if it is not in this
+ * build. */
 static const struct {
   const char *name;
   int32_t kind;
