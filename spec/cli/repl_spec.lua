@@ -83,7 +83,8 @@ describe("fewhead repl on a pipe", function()
     process.write(path, "found = typed + 1")
     assert.same({ "42\n", "", 0 }, piped("local typed = 41\n:run " .. path .. "\nfound\n"))
     os.remove(path)
-    assert.same({ "", "cannot open /no/such: No such file or directory\n:run: got nothing, wanted a Lua file\n", 1 }, piped ":run /no/such\n:run\n")
+    local told = "cannot open /no/such: No such file or directory\n:run: got nothing, wanted a Lua file\n"
+    assert.same({ "", told, 1 }, piped ":run /no/such\n:run\n")
   end)
 
   it(":load brings a stored sweep back as an object", function()
