@@ -258,7 +258,12 @@ describe("FlashMLA", function()
       assert.equal("stub 1.0 does not load with PyTorch 2.11.0: " .. missing ..
         ": undefined symbol: symbol_of_another_pytorch", select(2, open(missing)))
       local whole = helper.read(missing)
-      helper.write(folder .. "cut.so", whole:sub(1, math.floor(#whole / 2))) -- loaded parts are missing, however it is laid out
+      -- One byte short of what the loader maps, whatever the compiler puts behind that.
+      local needs = 0
+      for offset, bytes in helper.shell("readelf -lW " .. missing):gmatch("LOAD%s+0x(%x+)%s+0x%x+%s+0x%x+%s+0x(%x+)") do
+        needs = math.max(needs, tonumber(offset, 16) + tonumber(bytes, 16))
+      end
+      helper.write(folder .. "cut.so", whole:sub(1, needs - 1))
       assert.matches(": " .. folder .. "cut.so: cut off, with %d+ of %d+ bytes$",
         refused(options(folder .. "cut.so")))
     end)
