@@ -281,7 +281,7 @@ lint-c:
 # Each file is checked with its own instruction set. A finding does not stop the loop.
 lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h
 	@command -v clang-tidy >/dev/null || { echo 'lint-tidy: not run, clang-tidy is not installed'; exit 0; }; failed=0; \
-	$(foreach f,$(C_FILES),clang-tidy --quiet $(f) -- -std=c11 -DLATER='"$(LATER)"' $(CPPFLAGS_ALL) $(CUDA_INCLUDE) $(call isa_flags,$(f)) || failed=1;) exit $$failed
+	$(foreach f,$(C_FILES),clang-tidy --quiet $(f) -- -std=c11 -Ispec/c -DLATER='"$(LATER)"' $(CPPFLAGS_ALL) $(CUDA_INCLUDE) $(call isa_flags,$(f)) || failed=1;) exit $$failed
 
 # The functions that the header declares, those in the list of exports, and those that the library really exports are the same.
 lint-exports: lib
