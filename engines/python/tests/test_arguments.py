@@ -3,6 +3,7 @@
 import ctypes
 import math
 import mmap
+import re
 
 import numpy
 import pytest
@@ -254,6 +255,16 @@ def test_plans_of_other_sizes():
     ):
         with pytest.raises(ValueError, match=r"plan\.\w+: got \d+, wanted the call's \d+"):
             call(arguments, path="packed", plan=other)
+
+
+def test_refused_plan_says_what_it_was_built_for():
+    arguments = small(CPU)
+    s_q, _, topk = arguments["indices"].shape
+    other = fewhead.Plan(arguments["indices"], s_kv=40, h_q=16, topk_length=arguments["topk_length"])
+    sizes = f"the call: s_q={s_q}, s_kv=40, h_q=8, topk={topk}; the plan: fewhead.Plan(s_q={s_q}, s_kv=40, h_q=16, topk={topk}, "
+    for path in ("auto", "packed"):
+        with pytest.raises(ValueError, match=r"^plan\.group: got 4, wanted the call's 8 \(" + re.escape(sizes)):
+            call(arguments, path=path, plan=other)
 
 
 def test_declared_types_take_whole_pointers():

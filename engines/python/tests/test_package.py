@@ -357,7 +357,11 @@ def test_describe_and_prepare():
     known = fewhead.describe("cpu")
     assert known["kind"] == _abi.FH_DEVICE_CPU and known["threads"] >= 1 and known["name"]
     assert set(known["paths"]) <= {"auto", "reference", "padded", "gather", "packed"}
-    for name, exception, text in (("mps", NotImplementedError, "device: got mps, wanted cpu or cuda"),):
+    for name, exception, text in (
+        ("mps", NotImplementedError, "device: got mps, wanted cpu or cuda"),
+        ("gpu", ValueError, "device: got 'gpu', wanted cpu, cuda or cuda:N"),
+        (None, TypeError, "device: got NoneType, wanted a str or a torch.device"),
+    ):
         with pytest.raises(exception, match=text):
             fewhead.describe(name)
     with pytest.raises(ValueError, match=r"h_q: got 129, wanted 0 \.\. 128"):

@@ -103,7 +103,8 @@ def tensor(name, value, dtype, shape, device=None):
         raise TypeError(f"{name}: got {kind(value)}, wanted a torch.Tensor")
     if value.is_meta:
         raise TypeError(
-            f"{name}: got a meta tensor, which has no memory; torch.ops.fewhead.flash_mla_sparse_fwd takes such tensors"
+            f"{name}: got a meta tensor, which has no memory; wanted a tensor on cpu or cuda "
+            "(the operator torch.ops.fewhead.flash_mla_sparse_fwd takes meta tensors)"
         )
     if type(value).__torch_dispatch__ is not _PLAIN or value.layout is not torch.strided:
         raise TypeError(f"{name}: got {kind(value)} of layout {value.layout}, wanted a plain strided tensor")

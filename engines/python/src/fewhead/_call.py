@@ -112,6 +112,16 @@ def _check_plan(plan, device):
         raise ValueError(f"plan: got one on {plan.device}, wanted {device}, where q lies")
 
 
+def _failure(status, call, plan):
+    """The exception for a failed call. Where a size of the plan is the reason, the text also has the sizes that both were made
+    with: the library knows group = 64 / h_q and capacity = group * topk alone."""
+    failed = error(status)
+    if str(failed).startswith("plan.") and plan is not None:
+        sizes = f"s_q={call.s_q}, s_kv={call.s_kv}, h_q={call.h_q}, topk={call.topk}"
+        failed.args = (f"{failed} (the call: {sizes}; the plan: {plan!r})",)
+    return failed
+
+
 def sized_call(s_q, s_kv, h_q, d_qk, topk, path, requests, costs):
     """An fh_call with its sizes and choices, and the object that its costs live in."""
     call = abi.fh_call()
@@ -159,7 +169,9 @@ def _prepare(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, out, path, p
     entry.out_shape, entry.out_strides = (s_q, h_q, arguments.D_V), (h_q * arguments.D_V, arguments.D_V, 1)
     entry.statistics_shape, entry.statistics_strides = (s_q, h_q), (h_q, 1)
     size = ctypes.c_uint64()
-    check(lib.fh_workspace_bytes(entry.handle, entry.pointer, _byref(size)))
+    status = lib.fh_workspace_bytes(entry.handle, entry.pointer, _byref(size))
+    if status:
+        raise _failure(status, call, plan)
     entry.workspace_bytes = call.workspace_bytes = size.value
     call.counters = ctypes.addressof(_local.thread.counts.struct)
     return entry
@@ -219,7 +231,7 @@ def _run(thread, entry, q, kv, indices, attn_sink, topk_length, out, plan, cu_se
         record(entry.index, q, kv, indices, attn_sink, topk_length, given, memory, cu_seqlens_q)
     status = _sparse_fwd(entry.handle, entry.pointer)
     if status:
-        raise error(status)
+        raise _failure(status, call, plan)
     if call.s_q:
         thread.counts.count_kernel(call.s_q)
     return out, max_logits, lse

@@ -7,7 +7,7 @@ import threading
 import torch
 
 from . import _abi as abi
-from ._arguments import MAX_HEADS, Costs, whole
+from ._arguments import MAX_HEADS, Costs, kind, whole
 from ._library import check, cuda_toolkit, driver_problem, driver_version, lib
 
 _lock = threading.RLock()
@@ -59,7 +59,12 @@ def handle(device):
 
 def normal(device):
     """The torch.device of a name or a torch.device, "cuda" being the current one."""
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except TypeError:
+        raise TypeError(f"device: got {kind(device)}, wanted a str or a torch.device") from None
+    except RuntimeError:
+        raise ValueError(f"device: got {device!r}, wanted cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
         raise NotImplementedError(f"device: got {device}, wanted cpu or cuda")
     if device.type == "cpu":

@@ -58,7 +58,7 @@ class Plan:
         call.indices, call.indices_stride = indices.data_ptr(), indices.stride(0)
         call.topk_length = None if topk_length is None else topk_length.data_ptr()
         call.cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.data_ptr()
-        self.device = indices.device
+        self.device, self.h_q, self.topk = indices.device, h_q, topk
         handle, size = devices.handle(self.device), ctypes.c_uint64()
         check(lib.fh_plan_bytes(handle, ctypes.byref(call), ctypes.byref(size)))
         self.memory = torch.empty(max(size.value, 1), dtype=torch.uint8, device=self.device)
@@ -76,7 +76,8 @@ class Plan:
 
     def __repr__(self):
         s = self.struct
-        return f"fewhead.Plan(s_q={s.s_q}, groups={s.groups} of {s.group} rows, {self.memory.numel()} bytes on {self.device})"
+        sizes = f"s_q={s.s_q}, s_kv={s.s_kv}, h_q={self.h_q}, topk={self.topk}"
+        return f"fewhead.Plan({sizes}, groups={s.groups} of {s.group} rows, {self.memory.numel()} bytes on {self.device})"
 
 
 def _sizes(device, s_q, s_kv, topk, group, requests):
