@@ -160,4 +160,11 @@ return {
     { input = "a plan's memory full of 0, 1, 1e9, -1, NaN, noise; one array of it at a time", program = "test_damaged_plan",
       right = "nothing outside the call's arrays is touched; entries that are no KV row count as invalid; the next call right" },
   },
+  {
+    title = "Clocks",
+    { input = "a wall clock that jumps -7 h, then +3 h, in mid-sweep; two runs started in one second",
+      spec = "under a clock that jumps", right = "two folders, the later one as latest; no time below 0" },
+    { input = "SIGSTOP again and again within a sweep", spec = "that is stopped again and again",
+      right = "samples with a pause in them are dropped and counted" },
+  },
 }

@@ -3,7 +3,9 @@ local engine = require "fewhead.serve.engine"
 local engine_preset = require "fewhead.serve.engine_preset"
 local helper = require "spec.helper"
 local published = require "fewhead.serve.published"
+local process = require "spec.process"
 local serve = require "fewhead.serve.serve"
+local trace = require "fewhead.serve.trace"
 local workload = require "fewhead.serve.workload"
 
 local function toy(ratio)
@@ -66,6 +68,39 @@ describe("the engine of an H200", function()
     assert.is_true(math.abs(e.rest.token_us / (h20.rest.token_us * 148 / 813) - 1) < 1e-12)
     local rows = serve.run({ workload = "cold32k", engine = e, arms = { "padded", "auto" } }).rows
     assert.is_true(rows[2].change.ttft_s.mean < -0.05)
+  end)
+end)
+
+describe("traces of every format", function()
+  local samples = helper.root .. "spec/serve/samples/" -- twenty requests each, made for this spec
+
+  for name, format in pairs {
+    ["mooncake.jsonl"] = "mooncake", ["lengths.jsonl"] = "lengths", ["azure_2023.csv"] = "azure", ["azure_2024.csv"] = "azure",
+    ["burstgpt_1.csv"] = "burstgpt", ["burstgpt_2.csv"] = "burstgpt",
+  } do
+    it("replay on the CPU's engine: " .. name, function()
+      local t = assert(trace.read(samples .. name))
+      assert.same({ format, 20, 0 }, { t.format, #t.requests, t.skipped })
+      assert.equal(62506, t:total("input"))
+      assert.equal(format == "mooncake", t:total("uncached") < 62506)
+      local ab = serve.run { workload = workload.trace(t), engine = "cpu", arms = { "padded", "native" } }
+      assert.equal(20, ab.rows[1].metrics.requests)
+      assert.equal(t:total("uncached"), ab.rows[2].counters.rows.gather or ab.rows[2].counters.rows.native)
+      assert.is_true(ab.rows[2].change.ttft_s.mean < 0)
+    end)
+  end
+
+  it("run from the command line, and an empty one says so", function()
+    local status, out = process.run({ "./fewhead", "run", "serving_ab", "--traffic", samples .. "azure_2024.csv",
+      "--device-preset", "cpu", "--arms", "padded,auto" }, { cwd = process.root })
+    assert.equal(0, status)
+    assert.matches("20 requests, 62506 prompt tokens", out)
+    helper.with_file("TIMESTAMP,ContextTokens,GeneratedTokens\n", function(path)
+      local failed, _, err = process.run({ "./fewhead", "run", "serving_ab", "--traffic", path, "--device-preset", "cpu" },
+        { cwd = process.root })
+      assert.equal(1, failed)
+      assert.equal(("serving_ab: %s: no request in it\n"):format(path), err)
+    end)
   end)
 end)
 

@@ -31,15 +31,27 @@ end
 -- an engine here.
 local H200_TFLOPS, H20_TB_S, H200_TB_S = 813, 4.0, 4.8
 
+-- An engine whose attention is that of a gate sweep in results/; rest and draft tokens as M.computed takes them.
+local function measured(name, folder, options)
+  local file = ("%s/results/%s/gate_sweep.jsonl"):format(checkout.shipped() or ".", folder)
+  local found, err = sweep.read(file)
+  if not found then error(("engine %s: %s"):format(name, err), 0) end
+  options.name = name
+  return engines.measured(gate.fit(found), options)
+end
+
 local PRESETS = {
+  -- What anyone can run: attention of the CPU that results/ has, and nothing else in a step.
+  ["cpu"] = function()
+    local engine = measured("cpu", "intel-r-xeon-r-processor", {})
+    engine.lines[#engine.lines + 1] = "the rest of a step is 0: all differences are attention's"
+    return engine
+  end,
   ["h200x8-tp8"] = function()
-    local file = (checkout.shipped() or ".") .. "/results/nvidia-h200/gate_sweep.jsonl"
-    local measured, err = sweep.read(file)
-    if not measured then error("engine h200x8-tp8: " .. err, 0) end
     local h20 = M.get "h20x8-tp8"
     local compute, memory = H20_TFLOPS / H200_TFLOPS, H20_TB_S / H200_TB_S
-    local engine = engines.measured(gate.fit(measured), {
-      name = "h200x8-tp8", draft = DRAFT, acceptance = h20.acceptance, rest = { step_us = h20.rest.step_us * memory,
+    local engine = measured("h200x8-tp8", "nvidia-h200", {
+      draft = DRAFT, acceptance = h20.acceptance, rest = { step_us = h20.rest.step_us * memory,
         token_us = h20.rest.token_us * compute, context_us = h20.rest.context_us * compute },
     })
     engine.lines[#engine.lines + 1] = ("the rest is that of h20x8-tp8, scaled by tensor rate (%d to %d TFLOP/s) and memory "
