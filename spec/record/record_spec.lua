@@ -245,6 +245,12 @@ describe("records of version 0.1", function()
     assert.is_nil(r.chunk)
   end)
 
+  it("have a cell's name from a bench, or the id that a run's store gave", function()
+    assert.equal("csa, ratio 4", record.cell_name { cell = "csa, ratio 4" })
+    assert.equal("f9a5", record.cell_name { cell = { id = "f9a5", at = 1, of = 4 } })
+    assert.is_nil(record.cell_name {})
+  end)
+
   it("are told from lines of other kinds by the first line", function()
     helper.with_file('{"kind": "engine", "path": "auto"}\n', function(path) assert.equal("engine", record.kind_of(path)) end)
     helper.with_file('{"path": "auto"}\n', function(path) assert.equal("case", record.kind_of(path)) end)

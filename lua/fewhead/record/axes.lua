@@ -10,6 +10,7 @@
 -- threads, isa, ..), and path, provider, kernel, status and commit. Nothing here needs the C library.
 local args = require "fewhead.base.arguments"
 local json = require "fewhead.base.json"
+local record_room = require "fewhead.record.record"
 
 local M = {}
 
@@ -58,7 +59,7 @@ end
 -- Fields that a filter may name besides the settings, each as a function of the record.
 local OTHERS = {
   path = function(r) return r.path end, provider = function(r) return r.provider end, kernel = function(r) return r.kernel end,
-  status = function(r) return r.parity.status end, cell = function(r) return r.cell end, set = function(r) return r.set end,
+  status = function(r) return r.parity.status end, cell = record_room.cell_name, set = function(r) return r.set end,
   commit = function(r) return r.run and r.run.commit end, run = function(r) return r.run and r.run.id end,
   kind = function(r) return r.run and r.run.kind end,
 }

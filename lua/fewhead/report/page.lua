@@ -10,6 +10,7 @@ local axes = require "fewhead.record.axes"
 local file = require "fewhead.record.file"
 local pictures = require "fewhead.report.pictures"
 local plot = require "fewhead.report.plot"
+local record_room = require "fewhead.record.record"
 local source = require "fewhead.report.source"
 
 local M = {}
@@ -306,7 +307,7 @@ local function columns_of(records, found, row_text)
     add("reason", function(row) return row.r.parity.status ~= "pass" and row.r.parity.reason or nil end, true)
   end
   if any.kernel then add("kernel", function(row) return row.r.kernel end, true) end
-  if any.cell then add("cell", function(row) return row.r.cell end, true) end
+  if any.cell then add("cell", function(row) return record_room.cell_name(row.r) end, true) end
   if any.set then add("set", function(row) return row.r.set end, true) end
   add("case", function(row) return row_text(row.r.case) end, true)
   return columns
