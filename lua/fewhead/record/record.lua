@@ -1,9 +1,7 @@
---- The record: what one path did in one case. Every measurement writes records, and every table, fit and picture reads
--- them.
+--- The record: what one path did in one case. Every measurement writes records, and every table, fit and picture reads them.
 --
 --   local record = require "fewhead.record.record"
---   local r = record.new { path = "gather", case = case:describe(), parity = checked, time = time, work = work, run =
--- header }
+--   local r = record.new { path = "gather", case = case:describe(), parity = checked, time = time, work = work, run = header }
 --   print(record.key(r))                               -- one text for one measured configuration
 --   for r, line in record.lines("results/nvidia-h200/packed.jsonl") do print(line, r.path) end
 --
@@ -12,23 +10,17 @@
 --   provider          "fewhead" for the library's own paths, else the name of the provider (fh.provider)
 --   provider_version  text
 --   kernel            the kernel that ran, nil where that is not known
---   case              what was run, all of it: case:describe() of fh.case, or the chunk through a model's layers of
--- fh.layers
+--   case              what was run, all of it: case:describe() of fh.case, or the chunk through a model's layers of fh.layers
 --   call              { group =, row_invariant =, plan = }, options of the call that were given; nil where none were
---   parity            { status = "pass" | "fail" | "invalid" | "error", reason, against, compared, max_abs, .. } of
--- fh.parity
---   time              { median_us, p05_us, p95_us, n, l2 = "hot" | "cold", noise_floor, dropped, .. } of fh.timing; nil
--- without
---                     a pass. noise_floor: of the comparison, how far one path differed from itself, 0.01 = 1 %;
--- dropped: samples
+--   parity            { status = "pass" | "fail" | "invalid" | "error", reason, against, compared, max_abs, .. } of fh.parity
+--   time              { median_us, p05_us, p95_us, n, l2 = "hot" | "cold", noise_floor, dropped, .. } of fh.timing; nil without
+--                     a pass. noise_floor: of the comparison, how far one path differed from itself, 0.01 = 1 %; dropped: samples
 --                     left out since the process was stopped in them
---   work              { path = the path that ran, rows, by_path, useful_flops, executed_flops, bytes, waste }, where
--- known; waste
+--   work              { path = the path that ran, rows, by_path, useful_flops, executed_flops, bytes, waste }, where known; waste
 --                     is the share of the executed FLOPs that multiplied padding
 --   verdict           { verdict, ratio, lo, hi, against = a path }, beside another path of the same comparison
 --   run               the header of fh.run
---   cell              in the folder of a sweep: { id = hash of case, build, device and settings, at = place in the
--- plan, of = how
+--   cell              in the folder of a sweep: { id = hash of case, build, device and settings, at = place in the plan, of = how
 --                     many records the cell has }
 --   failure           of a cell that ended the worker process: { phase =, path =, code = signal or status, text = }
 -- A record may have more fields than these. Whoever adds such a field documents it.
@@ -62,13 +54,13 @@ local function kept(part, source)
   return copy
 end
 
--- ---- Making ---------------------------------------------------------------------------------------------------------
+-- ---- Making -----------------------------------------------------------------------------------------------------------------
 
 local NEW = { "path", "case", "call", "parity", "time", "work", "verdict", "run", "more" }
 
---- A record. Options: path, the name of a path or a provider; case and parity, tables; call, time, work, verdict, run,
--- nil where there is none; more, a table of further fields. A provider's name is path and provider. Raises, on the
--- caller's line, for a time beside a parity that is no pass: a wrong answer has no speed.
+--- A record. Options: path, the name of a path or a provider; case and parity, tables; call, time, work, verdict, run, nil where
+-- there is none; more, a table of further fields. A provider's name is path and provider. Raises, on the caller's line, for a
+-- time beside a parity that is no pass: a wrong answer has no speed.
 function M.new(o)
   o = args.options("record.new", args.table("record.new", o), NEW)
   local providers = require "fewhead.device.provider" -- here: who only reads records needs no C library
@@ -98,8 +90,8 @@ function M.new(o)
   return json.ordered(r, M.fields)
 end
 
---- What a record's cell is called: the name that a bench gave it, or the id that a run's store gave it
--- (fewhead.record.store keeps { id =, at =, of = } there); nil without one.
+--- What a record's cell is called: the name that a bench gave it, or the id that a run's store gave it; nil without one.
+-- fewhead.record.store keeps { id =, at =, of = } there.
 function M.cell_name(r)
   local cell = r.cell
   return type(cell) == "table" and cell.id or cell
@@ -108,7 +100,7 @@ end
 --- Whether a record is of one of the library's own paths.
 function M.is_own(r) return r.provider == "fewhead" end
 
--- ---- Checking -------------------------------------------------------------------------------------------------------
+-- ---- Checking ---------------------------------------------------------------------------------------------------------------
 
 local function wanted(what, value, words) return ("%s: got %s, wanted %s"):format(what, args.show(value), words) end
 
@@ -142,8 +134,8 @@ local function damaged_numbers(r, zero)
   end
 end
 
---- What makes a value unfit to be a record of this version, as one line; nil for a record. zero: true takes times of 0
--- us, which other tools write for what their clock cannot tell.
+--- What makes a value unfit to be a record of this version, as one line; nil for a record. zero: true takes times of 0 us, which
+-- other tools write for what their clock cannot tell.
 function M.check(r, zero)
   if type(r) ~= "table" then return "got " .. args.show(r) .. ", wanted a record" end
   for _, field in ipairs { "path", "provider" } do
@@ -162,12 +154,12 @@ function M.check(r, zero)
   return damaged_numbers(r, zero)
 end
 
--- ---- Keys -----------------------------------------------------------------------------------------------------------
+-- ---- Keys -------------------------------------------------------------------------------------------------------------------
 
---- What was measured, as one text: path, provider, the whole case, the call's options and hot or cold caches. Two
--- records have the same key when they measured the same configuration, on whatever device and with whatever build.
--- leave_out: a list of fields of the case that do not count, and "path" (with the provider), "l2", "call". The preset
--- does not count: it is a name for sizes that the case has.
+--- What was measured, as one text: path, provider, the whole case, the call's options and hot or cold caches. Two records have
+-- the same key when they measured the same configuration, on whatever device and with whatever build. leave_out: a list of fields
+-- of the case that do not count, and "path" (with the provider), "l2", "call". The preset does not count: it is a name for sizes
+-- that the case has.
 function M.key(r, leave_out)
   local out = { preset = true }
   for _, name in ipairs(leave_out or {}) do out[name] = true end
@@ -181,7 +173,7 @@ function M.key(r, leave_out)
   }
 end
 
--- ---- Files ----------------------------------------------------------------------------------------------------------
+-- ---- Files ------------------------------------------------------------------------------------------------------------------
 
 -- Version 0.1 wrote other words. A value of an unexpected type stays as it is: the check refuses it.
 local function modernise(r)
@@ -205,9 +197,9 @@ local function modernise(r)
   return r
 end
 
---- What a file of JSON lines holds: "case" for records as they are made here; another word where its first line has a
--- text `kind`, such as "engine", "serving" or "header" of the Python package: such lines are read by what wrote them.
--- nil for a file that cannot be read or has no line.
+--- What a file of JSON lines holds: "case" for records as they are made here; another word where its first line has a text
+-- `kind`, such as "engine", "serving" or "header" of the Python package: such lines are read by what wrote them. nil for a file
+-- that cannot be read or has no line.
 function M.kind_of(path)
   local handle = io.open(path, "rb")
   local line = handle and handle:read("*l")
@@ -217,10 +209,10 @@ function M.kind_of(path)
   return ok and type(first) == "table" and type(first.kind) == "string" and first.kind or "case"
 end
 
---- Iterates over the records of a JSON-lines file, one at a time: `for r, line in record.lines(path)`. Blank lines are
--- skipped. Records of version 0.1 come in today's words. A file that cannot be read raises `path: No such file or
--- directory`, a line that is no record `path:12: reason`: plain text, for pcall or the user. Options: bad, a
--- function(message) that takes such a line's message, and the line is left out; zero, as M.check takes it.
+--- Iterates over the records of a JSON-lines file, one at a time: `for r, line in record.lines(path)`. Blank lines are skipped.
+-- Records of version 0.1 come in today's words. A file that cannot be read raises `path: No such file or directory`, a line that
+-- is no record `path:12: reason`: plain text, for pcall or the user. Options: bad, a function(message) that takes such a line's
+-- message, and the line is left out; zero, as M.check takes it.
 function M.lines(path, o)
   args.string("record.lines: path", path)
   o = args.options("record.lines", o or {}, { "bad", "zero" })
@@ -239,8 +231,8 @@ function M.lines(path, o)
   end
 end
 
---- The records of a file as a list; nil and one line, "path:12: reason" for a line that is no record, and then nothing
--- is half read.
+--- The records of a file as a list; nil and one line, "path:12: reason" for a line that is no record, and then nothing is half
+-- read.
 function M.read(path)
   args.string("record.read: path", path)
   local list = {}
@@ -255,8 +247,8 @@ end
 local Writer = {}
 Writer.__index = Writer
 
---- A file of records, written one by one, that takes its name when commit() is called (fewhead.record.file). Returns
--- the writer, or nil and the reason.
+--- A file of records, written one by one, that takes its name when commit() is called (fewhead.record.file). Returns the writer,
+-- or nil and the reason.
 function M.writer(path)
   args.string("record.writer: path", path)
   local file, err = require("fewhead.record.file").writer(path)
@@ -273,8 +265,7 @@ function Writer:add(r)
   return ok, err
 end
 
---- Put the file in place. Without a record in it the file is dropped: what stood there is worth more. true | nil,
--- error.
+--- Put the file in place. Without a record in it the file is dropped: what stood there is worth more. true | nil, error.
 function Writer:commit()
   if self.count == 0 then
     self.file:discard()
