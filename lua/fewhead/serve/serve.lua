@@ -2,8 +2,7 @@
 -- after the other, with the attention time of every step by that arm's choice of path.
 --
 --     local ab = fh.serve { workload = "C16x8kx48", engine = "h20x8-tp8", arms = { "padded", "gate 2048" } }
---     print(ab)                                          -- a table, the published figures beside it where there are
--- some
+--     print(ab)                                          -- a table, published figures beside it
 --     print(ab.rows[2].change.total_tok_s.mean)          --> 0.074: 7.4 % more tokens a second than the first arm
 --
 -- Arms: "padded"; "gate N": native heads from s_q N up (N = 2048 is the published rule); "native": always; "auto",

@@ -1,9 +1,7 @@
 --- Workload: the requests that a serving engine gets, and when.
 --
---     local w = fh.workload.get "C16x8kx48"                       -- published: 16 at a time, 8192 tokens each, 48 of
--- them
---     local mine = fh.workload.closed { concurrency = 4, input = { uniform = { 1000, 9000 } }, output = 128, count = 64
--- }
+--     local w = fh.workload.get "C16x8kx48"                       -- published: 48 prompts of 8192, 16 at a time
+--     local mine = fh.workload.closed { concurrency = 4, input = { uniform = { 1000, 9000 } }, count = 64 }
 --     local real = fh.workload.trace(assert(fh.trace.read("trace.jsonl")), { rate = 2 })
 --
 -- A workload is { name =, kind = "closed" | "open", concurrency = (closed), requests = { { input =, output =, cached =,
