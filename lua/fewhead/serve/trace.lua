@@ -8,8 +8,8 @@
 --   mooncake  JSON Lines: timestamp (ms), input_length, output_length, hash_ids
 --   lengths   JSON Lines without hash_ids: input_length, output_length, and maybe timestamp (ms), else all at once
 --   azure     CSV: TIMESTAMP,ContextTokens,GeneratedTokens (of 2023, and of 2024, whose times name a zone)
---   burstgpt  CSV: Timestamp (s),Model,Request tokens,Response tokens,Total tokens,Log Type; in its second
---             schema Session ID and Elapsed time too. Rows without tokens are requests that failed: they are counted and left out.
+--   burstgpt  CSV: Timestamp (s),Model,Request tokens,Response tokens,Total tokens,Log Type; in its second schema
+--             Session ID and Elapsed time too. Rows without tokens are requests that failed: counted and left out.
 -- A file is read piece by piece: it takes memory for its requests, whatever its size.
 
 local args = require "fewhead.base.arguments"
