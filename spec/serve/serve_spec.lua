@@ -118,6 +118,15 @@ describe("serve", function()
     assert.is_true(math.abs(ab.rows[3].counters.attention_s - attention / 2) < 1e-9 * attention)
   end)
 
+  it("shows the middle of a run of twenty requests or more beside the whole", function()
+    local few = serve { workload = w, engine = toy(), arms = { "padded" } }
+    assert.is_nil(tostring(few):find("steady"))
+    local more = workload.closed { concurrency = 2, count = 24, input = 3000, output = 4 }
+    local ab = serve { workload = more, engine = toy(), arms = { "padded" } }
+    assert.matches("steady tok/s", tostring(ab))
+    assert.is_true(math.abs(ab.rows[1].metrics.steady.total_tok_s / ab.rows[1].figures.total_tok_s - 1) < 0.2)
+  end)
+
   it("gives two equal arms equal figures", function()
     local ab = serve { workload = w, engine = toy(1), arms = { "padded", "native" } }
     assert.equal(0, ab.rows[2].change.total_tok_s.mean)

@@ -235,15 +235,15 @@ local function share(rows)
   return total > 0 and native / total or 0
 end
 
---- Rows and columns for fh.table.text. The column `published` is the published change of total tokens a second, or of
--- the mean TTFT where only that was published.
+--- Rows and columns for fh.table.text. The column `steady` is total tokens a second over the middle of the run, without
+-- its start and its end (fh.metrics). The column `published` is the published total tokens a second, or the mean TTFT.
 function Ab:table_rows()
   local rows, given = {}, published.figures[self.workload.name]
   for i, row in ipairs(self.rows) do
     local f, change = row.figures or {}, row.change or {}
     rows[i] = { arm = row.name, total = f.total_tok_s, output = f.output_tok_s, ttft = f.ttft_s, p99 = f.ttft_p99_s,
       tpot = f.tpot_ms, change_total = percent(change.total_tok_s), change_ttft = percent(change.ttft_s),
-      attention = row.counters.attention_s,
+      attention = row.counters.attention_s, steady = row.figures and row.metrics.steady and row.metrics.steady.total_tok_s,
       native = row.error and nil or share(row.counters.rows) }
     if given and self.engine.name == "h20x8-tp8" then
       local own = row.name == "padded" and given.padded or row.name == "gate 2048" and given.native
@@ -253,6 +253,7 @@ function Ab:table_rows()
   local columns = {
     { key = "arm", align = "left" }, { key = "total", title = "total tok/s", format = "%.0f" },
     { key = "published_total", title = "published", format = "%.0f" }, { key = "change_total", title = "change" },
+    { key = "steady", title = "steady tok/s", format = "%.0f" },
     { key = "output", title = "output tok/s", format = "%.1f" }, { key = "ttft", title = "mean TTFT s", format = "%.3f" },
     { key = "published_ttft", title = "published s", format = "%.3f" }, { key = "change_ttft", title = "change of TTFT" },
     { key = "p99", title = "p99 s", format = "%.3f" }, { key = "tpot", title = "TPOT ms", format = "%.1f" },
@@ -261,7 +262,7 @@ function Ab:table_rows()
   }
   local kept = {}
   for _, column in ipairs(columns) do
-    local seen = not column.key:find("^published")
+    local seen = column.key ~= "steady" and not column.key:find("^published")
     for _, row in ipairs(rows) do seen = seen or row[column.key] ~= nil end
     if seen then kept[#kept + 1] = column end
   end
