@@ -6,6 +6,7 @@
 --
 -- Line editing, history and completion come from GNU readline where its library is installed. Without a terminal (a pipe, a file)
 -- the same statements are read without prompt, and the exit status is 1 when one of them failed.
+local command = require "fewhead.cli.command"
 local exit = require "fewhead.cli.exit"
 local history = require "fewhead.cli.history"
 local options = require "fewhead.cli.options"
@@ -38,89 +39,31 @@ function Prompt:fail(err)
   io.stderr:write(text, "\n", line and line .. "\n" or "")
 end
 
--- ---- Words that are no Lua ---------------------------------------------------------------------------------------------------
-
-local HELP = [[
-Type Lua; the library is `fh`. An expression prints its value, which is then `_` and Out[n]; a `local` stays for the next lines.
-  ?NAME, NAME?, :help NAME   the docstring of a function, module or method, or what an object can do
-  :doc                       modules, patterns, layouts, paths, presets, experiments
-  :time STATEMENT            run it and say how long it took;  :run FILE runs a Lua file
-  :load FILE                 a sweep from its records, as _ and Out[n]
-  exit, quit, Ctrl-D         leave; Ctrl-C drops what is typed, or stops what runs
-Tab completes names, options and their values, and files in strings. Ctrl-R searches what was typed before.]]
-
--- The value of a dotted name; nil where there is none.
-local function value_of(self, name)
-  local compiled = self.session:compile(name:gsub(":([%a_][%w_]*)$", ".%1"))
-  local ok, value = pcall(compiled or error)
-  if ok then return value end
-end
-
-local function help(self, name)
-  if name == "" then return say(HELP) end
-  say(require("fewhead.cli.help").about(name, value_of(self, name)))
-end
-
---- What stands after ":" and does something with the rest of the line: command(prompt, rest). Errors are told as those of
--- statements are.
-M.commands = {
-  help = help,
-  time = function(self, text)
-    local chunk, err = self.session:compile(text)
-    if not chunk then error(err or ":time: got nothing complete, wanted an expression or a statement", 0) end
-    local clock = require("fewhead.base.ffi").C.fh_time_ns
-    local start = clock()
-    self:run(chunk, text, err)
-    say(require("fewhead.base.table").time(tonumber(clock() - start) / 1e3))
-  end,
-  load = function(self, path)
-    if path == "" then error(":load: got nothing, wanted a JSONL file of records", 0) end
-    local sweep, err = require("fewhead.decide.sweep").read(path)
-    if not sweep then error(err, 0) end
-    self:run(function() return sweep end, (":load %s"):format(path), true)
-  end,
-  run = function(self, path)
-    if path == "" then error(":run: got nothing, wanted a Lua file", 0) end
-    local chunk, err = loadfile(path)
-    if not chunk then error(err, 0) end
-    setfenv(chunk, self.session.environment)()
-  end,
-  doc = function() say(require("fewhead.cli.help").overview()) end,
-}
-
--- A line that is no Lua: what to do, or nil. NAME? must be a name, since "?" ends no Lua.
-local function command_of(self, text)
-  local line = text:match("^%s*(.-)%s*$")
-  if line == "help" or line == "?" then return function() say(HELP) end end
-  local asked = line:match("^%?%s*([%a_][%w_.:]*)$") or line:match("^([%a_][%w_.:]*)%s*%?$")
-    or line:match("^help%s*%(?%s*([%a_][%w_.:]*)%s*%)?$")
-  if asked then return function() help(self, asked) end end
-  local name, rest = line:match("^:([%a_]+)%s*(.*)$")
-  if not name then return nil end
-  local known = {}
-  for each in pairs(M.commands) do known[#known + 1] = each end
-  table.sort(known)
-  local command = M.commands[name]
-  if command then return function() command(self, rest) end end
-  return function() error((":%s: no such command; there are :%s"):format(name, table.concat(known, ", :")), 0) end
-end
-
 local LEAVES = { exit = true, quit = true, ["exit()"] = true, ["quit()"] = true }
 
 -- ---- Statements --------------------------------------------------------------------------------------------------------------
 
--- Print the values of an expression and keep the first as _ and Out[n].
+-- Print the values of an expression and keep the first as _ and Out[n]. Returns whether there was one.
 local function print_values(self, ...)
   local count = select("#", ...)
   for i = 1, count do say(show.text((select(i, ...)))) end
   local first = ...
   if first ~= nil then _G._, self.out[self.session.number - 1] = first, first end
+  return count > 0
 end
 
---- Run a complete statement.
-function Prompt:run(chunk, text, is_expression)
+--- Remember Lua that succeeded, for :save. n: the statement's number; expression: whether its value was printed.
+function Prompt:keep(text, n, expression)
+  if text then self.kept[#self.kept + 1] = { text = text, n = n, expression = expression } end
+end
+
+--- Run a complete statement. as_lua: the Lua that does the same, where `text` is none.
+function Prompt:run(chunk, text, is_expression, as_lua)
+  local n = self.session.number
   self.session:count(text)
-  if is_expression then print_values(self, chunk()) else chunk() end
+  local printed = is_expression and print_values(self, chunk())
+  if not is_expression then chunk() end
+  self:keep(as_lua or text, n, printed)
 end
 
 -- ---- The loop ----------------------------------------------------------------------------------------------------------------
@@ -141,10 +84,10 @@ local function step(self)
     self.typed = self.typed and text
     return
   end
-  local command = not self.typed and command_of(self, text)
-  if command then
+  local run = not self.typed and command.of(self, text)
+  if run then
     self.reader:remember(text)
-    return command()
+    return run()
   end
   local chunk, result = self.session:compile(text)
   if not chunk and not result then
@@ -168,7 +111,7 @@ local piped = {
 
 --- A prompt over a reader (fewhead.cli.readline) and a session (fewhead.cli.statement).
 function M.new(reader, session)
-  local self = setmetatable({ reader = reader, session = session, out = {}, failed = false }, Prompt)
+  local self = setmetatable({ reader = reader, session = session, out = {}, kept = {}, failed = false }, Prompt)
   _G.Out = self.out
   return self
 end
@@ -186,24 +129,15 @@ function Prompt:loop()
   return self.failed
 end
 
--- From now on a sweep that is given no `interrupted` stops after Ctrl-C and returns what was measured. Its errors
--- are told without a line: the one that called it is the one that was typed.
-local function stop_sweeps_in_good_order()
-  local sweep = require "fewhead.decide.sweep"
-  local run = sweep.run
-  function sweep.run(given)
-    if type(given) ~= "table" or given.interrupted ~= nil then return run(given) end
-    local copy = {}
-    for key, value in pairs(given) do copy[key] = value end
-    local function during(pressed)
-      copy.interrupted = pressed
-      return run(copy)
-    end
-    local function hand_on(ok, ...)
-      if not ok then error((exit.text((...)):gsub("^[^%s]+%.lua:%d+: ", "")), 0) end
-      return ...
-    end
-    return hand_on(pcall(require("fewhead.cli.interrupt").during, during))
+--- Have sweeps that are given no `interrupted` stop after Ctrl-C and return what was measured. A prompt without a person does
+-- not: there Ctrl-C ends the process.
+function Prompt:attend()
+  if not self.attended then return end
+  require("fewhead.decide.sweep").attend = function(own, run)
+    return require("fewhead.cli.interrupt").during(function(pressed)
+      own.interrupted = pressed
+      return run()
+    end)
   end
 end
 
@@ -239,9 +173,11 @@ function M.main(argv)
   local session, reader, stream = statement.session(), piped, nil
   if interactive then
     reader, stream = greeted(session)
-    stop_sweeps_in_good_order()
   end
-  local failed = M.new(reader, session):loop()
+  local prompt = M.new(reader, session)
+  prompt.attended = interactive
+  prompt:attend()
+  local failed = prompt:loop()
   if interactive then
     io.stdout:flush()
     stream:write("\n")

@@ -7,8 +7,11 @@ local tensor = require "fewhead.device.tensor"
 
 local M = {}
 
--- A table is printed on one line up to WIDTH columns, else indented and wrapped there; DEPTH tables deep, ITEMS entries a table.
-local WIDTH, DEPTH, ITEMS = 100, 3, 32
+--- A table is printed on one line up to `width` columns, else indented and wrapped there; `depth` tables deep, `items` entries a
+-- table. The prompt's :set changes these.
+M.limits = { width = 100, depth = 3, items = 32 }
+M._kept = { "limits" }
+local limits = M.limits
 
 local show
 
@@ -28,17 +31,17 @@ local function sorted_keys(t)
   return keys
 end
 
--- The entries of a table as text, at most ITEMS and what is left out.
+-- The entries of a table as text, at most limits.items and what is left out.
 local function parts_of(t, depth, above)
   local parts, shown, count = {}, {}, 0
   for i, value in ipairs(t) do
-    if i > ITEMS then break end
+    if i > limits.items then break end
     parts[i], shown[i] = show(value, depth - 1, above), true
   end
   for _, key in ipairs(sorted_keys(t)) do
     count = count + 1
     local in_list = type(key) == "number" and key >= 1 and key <= #t and key == math.floor(key)
-    if #parts < ITEMS and not shown[key] and not in_list then
+    if #parts < limits.items and not shown[key] and not in_list then
       parts[#parts + 1] = key_text(key) .. " = " .. show(t[key], depth - 1, above)
     end
   end
@@ -54,11 +57,11 @@ local function show_table(t, depth, above)
   local parts = parts_of(t, depth, above)
   above[t] = nil
   local line = "{ " .. table.concat(parts, ", ") .. " }"
-  if #line <= WIDTH and not line:find("\n") then return line end
+  if #line <= limits.width and not line:find("\n") then return line end
   local lines, last = {}, ""
   for i, part in ipairs(parts) do
     part = part:gsub("\n", "\n  ") .. (i < #parts and "," or "")
-    if last ~= "" and (#last + #part >= WIDTH or part:find("\n")) then
+    if last ~= "" and (#last + #part >= limits.width or part:find("\n")) then
       lines[#lines + 1], last = last, ""
     end
     last = last == "" and "  " .. part or last .. " " .. part
@@ -154,7 +157,7 @@ function M.text(value)
   if type(value) == "string" then return value:find("\n") and value or ("%q"):format(value) end
   local meta = getmetatable(value)
   if type(meta) == "table" and meta.__name == "tensor" then return tensor_text(value) end
-  return show(value, DEPTH, {})
+  return show(value, limits.depth, {})
 end
 
 return M

@@ -66,8 +66,8 @@ local CLOSES = { ["end"] = true, ["until"] = true }
 --- The name by which statements reach the session's locals.
 local KEPT = "__kept"
 
--- The source with every top-level `local` made an assignment to a field of KEPT, on the same lines.
-local function keep_locals(text)
+-- The source with every top-level `local` made an assignment to `prefix` and its name, on the same lines.
+local function assign_locals(text, prefix)
   local words, depth, parts, done = {}, 0, {}, 0
   for _, word in ipairs(M.words(text)) do
     if word.kind ~= "comment" then
@@ -89,12 +89,12 @@ local function keep_locals(text)
       done = word.last
       if words[i + 1].text == "function" then
         depth, i = depth + 1, i + 1
-        put(words[i].last, " " .. KEPT .. ".")
+        put(words[i].last, " " .. prefix)
         done = words[i + 1].first - 1
       else
         repeat
           i = i + 1
-          put(words[i].first - 1, KEPT .. ".")
+          put(words[i].first - 1, prefix)
           put(words[i].last, "")
           i = i + 1
         until not words[i] or words[i].text ~= ","
@@ -106,6 +106,11 @@ local function keep_locals(text)
   end
   return table.concat(parts) .. text:sub(done + 1)
 end
+
+local function keep_locals(text) return assign_locals(text, KEPT .. ".") end
+
+--- The source with every top-level `local` made an assignment to a global of its name.
+function M.without_locals(text) return assign_locals(text, "") end
 
 -- ---- Sessions ----------------------------------------------------------------------------------------------------------------
 

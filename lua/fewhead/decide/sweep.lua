@@ -33,6 +33,10 @@ M.paths = { "padded", "native" }
 --- The longest that a cell may take in a worker, seconds, before it counts as hanging.
 M.cell_seconds = 600
 
+--- How a sweep without `interrupted` runs where somebody waits for it: function(own, run), which may set callbacks in own, the
+-- sweep's own options, and returns what run() returns. nil: it just runs. The prompt sets it.
+M.attend = nil
+
 -- Of a cell's share of the seconds, what timing gets; the rest is set-up and parity.
 local TIMING_SHARE = 0.7
 
@@ -424,6 +428,33 @@ local function announce(job)
   job.task.own.on_plan(said)
 end
 
+-- Every cell of a task, one after the other: what M.run returns.
+local function run(task)
+  local job, err = open_job(task)
+  if not job then return nil, err end
+  local sweep, i = job.sweep, 0
+  if task.own.on_plan then announce(job) end
+  while true do
+    i = i + 1
+    if i > #job.list then
+      local one = task.own.more and task.own.more(sweep)
+      local cell = one and cells.add(task.plan, one)
+      if not cell then break end
+      prepare(job, cell)
+      job.list[i] = cell
+    end
+    local ok, why = step(job, i)
+    if why then
+      close(job)
+      return nil, why
+    end
+    if not ok then break end
+    sweep.cells = sweep.measured + sweep.reused
+  end
+  close(job)
+  return sweep
+end
+
 --- Run a sweep. Axes, each one value, several or a function (fh.axis): every option of fh.case; and `axes`, a space of cells that
 -- fh.axis.grid, zip, derive and where make. The cells are every combination, s_q the slowest; a cell that stands there twice is
 -- measured once. And
@@ -456,29 +487,8 @@ end
 -- file lacks records: a disk that was full, say }; nil, err when the file cannot be made or the device not be opened.
 function M.run(options)
   local task = task_of(options, 2)
-  local job, err = open_job(task)
-  if not job then return nil, err end
-  local sweep, i = job.sweep, 0
-  if task.own.on_plan then announce(job) end
-  while true do
-    i = i + 1
-    if i > #job.list then
-      local one = task.own.more and task.own.more(sweep)
-      local cell = one and cells.add(task.plan, one)
-      if not cell then break end
-      prepare(job, cell)
-      job.list[i] = cell
-    end
-    local ok, why = step(job, i)
-    if why then
-      close(job)
-      return nil, why
-    end
-    if not ok then break end
-    sweep.cells = sweep.measured + sweep.reused
-  end
-  close(job)
-  return sweep
+  if M.attend and not task.own.interrupted then return M.attend(task.own, function() return run(task) end) end
+  return run(task)
 end
 
 --- One line of what a sweep did: "measured 5, reused 3; 1 duplicate left out; ..".

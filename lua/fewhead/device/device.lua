@@ -64,13 +64,13 @@ function M.open(name, options)
   return setmetatable({ name = name, kind = F.device_kind_names[info.kind], handle = box[0], box = box }, Device)
 end
 
---- The name of the device that is used where none is named: FEWHEAD_DEVICE, or "cpu".
+local default, default_is -- opened; the name that set_default was given
+
+--- The name of the device that is used where none is named: what set_default was given, FEWHEAD_DEVICE, or "cpu".
 function M.default_name()
   local named = os.getenv("FEWHEAD_DEVICE")
-  return named ~= "" and named or "cpu"
+  return default_is or named ~= "" and named or "cpu"
 end
-
-local default
 
 --- That device, opened once. Raises when it cannot be opened.
 function M.default()
@@ -83,6 +83,16 @@ function M.default()
     default = opened
   end
   return default
+end
+
+--- Use this device where none is named from now on: "cpu", "cuda:0", .. Returns the device; or nil and the reason where it cannot
+-- be opened, and then the default stays. What lies on the default before stays there and keeps working.
+function M.set_default(name)
+  args.string("device.set_default: name", name)
+  local opened, err = M.open(name)
+  if not opened then return nil, err end
+  default, default_is = opened, name
+  return opened
 end
 
 --- What the device is: { name= (the vendor's), kind=, ordinal=, cache_bytes= (last level), memory_bytes=, driver=, clock_mhz=,
@@ -140,5 +150,7 @@ function Device:__tostring()
   local info = self:info()
   return ("%s: %s, %s"):format(self.name, info.name, M.units(info))
 end
+
+M._kept = { "default", "default_is" } -- locals that outlive a reload at the prompt
 
 return M

@@ -187,4 +187,6 @@ end
 
 function Provider:__tostring() return ("%s %s"):format(self.name, self.text) end
 
+M._kept = { "numbers", "marks" } -- locals that outlive a reload at the prompt
+
 return M

@@ -685,4 +685,6 @@ function Tensor:__tostring()
   return text .. ": " .. (n > 0 and table.concat(shown, " ") or "no elements")
 end
 
+M._kept = { "live", "since", "survived" } -- locals that outlive a reload at the prompt
+
 return M
