@@ -30,6 +30,9 @@ for _, room in ipairs(M._rooms) do
   end
 end
 
+-- Modules that give objects of another one further methods, and are loaded with it: sweep:plot is drawn by a higher room.
+local EXTENDED = { gate = { "decide.what_if", "report.sketch" }, sweep = { "report.sketch" } }
+
 --- fh.device's open: `fh.open(name, options) -> dev | nil, err`.
 function M.open(...)
   return require("fewhead.device.device").open(...)
@@ -48,6 +51,7 @@ return setmetatable(M, {
         near and (' did you mean "%s"?'):format(near) or "", table.concat(M._names, ", ")), 2)
     end
     self[name] = require(("fewhead.%s.%s"):format(M._room[name], name))
+    for _, more in ipairs(EXTENDED[name] or {}) do require("fewhead." .. more) end
     return self[name]
   end,
 })

@@ -30,6 +30,7 @@ local MOST_HEADS = 2 ^ 31 - 1
 local Gate = {}
 Gate.__index = Gate
 Gate.__name = "gate"
+M.class = Gate -- a later room gives gates further methods
 
 -- A gate of the library's struct, which holds thresholds that no Lua number does: min_sq is then the nearest number.
 local function of(struct)

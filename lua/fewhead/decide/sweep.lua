@@ -42,6 +42,7 @@ local TIMING_SHARE = 0.7
 
 local Sweep = { __name = "sweep" }
 Sweep.__index = Sweep
+M.class = Sweep -- a later room gives sweeps further methods
 
 local function new(list) return setmetatable({ records = list or {}, interrupted = false }, Sweep) end
 

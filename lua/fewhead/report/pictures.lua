@@ -175,9 +175,10 @@ local function series_of(family, y_of)
 end
 
 --- Time of every arm over s_q (or the axis with the most values) and speed-up over padded, one row of panels for each combination
--- of the other axes. o = { title =, marks = { { x =, label = } } gates, inline =, text = true: for a terminal }.
+-- of the other axes. o = { title =, marks = { { x =, label = } } gates, inline =, text = true: for a terminal, of width columns
+-- and height lines a panel }.
 function M.curves(records, o)
-  o = args.options("pictures.curves", o or {}, { "title", "marks", "inline", "text" })
+  o = args.options("pictures.curves", o or {}, { "title", "marks", "inline", "text", "width", "height" })
   local families, x, found, timed = families_of(records)
   if not families then return nil end
   local panels, points, shown = {}, 0, {}
@@ -226,7 +227,7 @@ function M.curves(records, o)
   local spec = { title = o.title or "Time and speed-up", subtitle = "all: " .. found:constant_text(),
     x = { label = X_LABELS[x] or x }, panels = panels, columns = #shown > 1 and 2 or 1, marks = marks, notes = notes,
     inline = o.inline, plain = points > MOST_TOOLTIPS }
-  if o.text then return plot.text(spec) end
+  if o.text then return plot.text(spec, o.width, o.height) end
   return plot.svg(spec)
 end
 
