@@ -9,16 +9,14 @@
 local fh = require "fewhead"
 
 local list = fh.options.axes { preset = fh.preset.default, layout = "vllm" }
+local of = fh.sweep.rows.by_key -- the options of fh.sweep that this script has too
 for _, row in ipairs {
   { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 }, "provider", "device",
-  { "seconds", "NUMBER", "bound for the whole sweep, set-up included; 0: no bound, the fewest samples", default = 170 },
-  { "--cell-seconds", "NUMBER", "a cell hangs after this long", default = fh.sweep.cell_seconds, lo = 1 },
-  { "--max-bytes", "INTEGER", "cells whose tensors take more are refused", lo = 0 }, "cold",
-  { "--min-samples", "INTEGER", "samples of a path at least", lo = 1 },
+  fh.option.like(of.seconds, { default = 170 }), fh.option.like(of.cell_seconds, { default = fh.sweep.cell_seconds, lo = 1 }),
+  of.max_bytes, of.cold, of.min_samples, of.shard,
   { "--resume", "RUN", "go on with the run in this folder (default: the latest in --out); what it has is not measured again",
     optional = true },
-  { "--retry-failed", nil, "measure again what failed in that run", with = { resume = true } },
-  { "--shard", "I/N", "part I of N of the cells; fewhead merge puts the parts together" },
+  fh.option.like(of.retry_failed, { with = { resume = true } }),
   { "--bisect", nil, "measure between grid points until the crossover is known to 10 % or noise hides it" },
   { "--dry-run", nil, "print cells, bytes and an estimated time; measure nothing" },
   { "--list", nil, "print presets, patterns, layouts and axes" },
@@ -47,10 +45,6 @@ if opt.list then
 end
 
 local sizes = { cpu = "64:8192:*2", cuda = "64:16384:*2" }
-local part, parts = (opt.shard or "1/1"):match("^(%d+)/(%d+)$")
-if not (part and tonumber(part) >= 1 and tonumber(part) <= tonumber(parts)) then
-  fh.cli.exit(fh.cli.USAGE, ("gate_sweep: --shard: got %q, wanted I/N with I in 1 .. N"):format(opt.shard))
-end
 local device = opt.device or fh.device.default_name()
 local task = {
   paths = { "padded", "native", "auto", unpack(opt.provider) }, s_q = sizes[device:match("^%a+")] or sizes.cpu, device = device,
@@ -64,10 +58,6 @@ if opt.dry_run then
   return 0
 end
 
-for file in tostring(opt.indices or ""):gmatch("[^,]+") do
-  local readable, err = io.open(file, "rb")
-  need(readable, ("--indices: got %q, wanted a file that can be read (%s)"):format(file, tostring(err):gsub("^.*: ", ""))):close()
-end
 local min_sq = opt.min_sq and fh.axis.integers("--min-sq", opt.min_sq, 0)
 local environment = fh.gate.from_env { warn = true }
 local traffic

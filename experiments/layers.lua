@@ -8,16 +8,12 @@
 -- Ctrl-C keeps the tables that are done. Exit status 1 when a path fails parity, 130 after Ctrl-C.
 local fh = require "fewhead"
 
+local of = fh.layers.rows.by_key -- the options of fh.layers that this script has too
 local opt = fh.options {
   name = "layers", about = "One chunk through a model's attention layers: ms a chunk on each path, and what plans have of it.",
   options = {
-    { "preset", "LIST" },
-    { "--s-q", "INTEGER", "rows of the chunk (default 16 on a CPU, 8192 on a GPU)", lo = 1 },
-    { "--prior", "AXIS", "rows of the prompt before it (default: the prompt is 8192 rows long and ends with it)", lo = 0 },
-    { "--pattern", "LIST", "how lists are drawn", default = "local", choices = { "local", "csa" } },
-    { "--keep", "NUMBER", "share of picks that local keeps from row to row (default 0.9)", lo = 0, hi = 1,
-      with = { pattern = { "local" } } },
-    "layout", "seed",
+    fh.option.like(of.preset, { [2] = "LIST" }), of.s_q, fh.option.like(of.prior, { [2] = "AXIS" }),
+    fh.option.like(of.pattern, { [2] = "LIST" }), of.keep, of.layout, of.seed,
     { "seconds", default = 5 }, "device", "out",
   },
 }:read(arg)

@@ -6,6 +6,12 @@
 --   ./fewhead run experiments/overlap.lua --pattern local --keep 0.8 --ratio 1       drawn lists, to try it
 local fh = require "fewhead"
 
+-- An option of a case that has effect with the patterns that take it.
+local function of_pattern(key, changes)
+  changes.with = { pattern = fh.pattern.taking(key) }
+  return fh.option.like(fh.case.rows.by_key[key], changes)
+end
+
 local opt = fh.options {
   name = "overlap",
   about = [[
@@ -24,13 +30,9 @@ Raw int32 works too: FILE and FILE.json beside it with {"dtype": "int32", "shape
       with = { indices = true } },
     { "--cu-seqlens-q", "LIST", "first row of each request and s_q, such as 0,1024,8192 (default: one request)" },
     { "--pattern", "NAME", "drawn lists in place of captured ones", choices = fh.pattern.drawn },
-    { "--s-q", "INTEGER", "rows: the first so many of a file; of a pattern 2048 unless said", lo = 1 },
-    { "--keep", "NUMBER", "pattern local: share of picks kept from row to row", lo = 0, hi = 1,
-      with = { pattern = fh.pattern.taking "keep" } },
-    { "--ratio", "INTEGER", "patterns csa and local: tokens of a compressed row", lo = 1,
-      with = { pattern = fh.pattern.taking "ratio" } },
-    { "--prior", "INTEGER", "patterns: rows of the prompt before the chunk (default: the prompt is 8192 rows long)", lo = 0,
-      with = { pattern = fh.pattern.taking "prior" } },
+    { "s_q", "INTEGER", "rows: the first so many of a file; of a pattern 2048 unless said" },
+    of_pattern("keep", {}), of_pattern("ratio", {}),
+    of_pattern("prior", { [2] = "INTEGER", [3] = "rows of the prompt before the chunk (default: the prompt is 8192 rows long)" }),
     "preset",
     { "--shared", "INTEGER", "layers that use one list, and so pay for its plan together", default = 1, lo = 1 },
     { "--on", "MACHINE", "whose times: a folder of results/ with a packed.jsonl, such a file, cpu or cuda:N",

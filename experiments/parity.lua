@@ -12,7 +12,7 @@ local opt = fh.options {
   name = "parity", about = "Padded and native heads beside the reference and beside each other, and which side is wrong.",
   options = {
     "provider", "preset", "heads",
-    { "--s-q", "INTEGER", "rows of the chunk", default = 256, lo = 1 },
+    { "s_q", "INTEGER", default = 256 },
     "layout", "pattern", "indices", "seed", "device",
   },
 }:read(arg)

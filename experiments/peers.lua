@@ -14,7 +14,7 @@ local opt = fh.options {
   about = "FlashMLA where it is found, the library's paths and plug-ins on the same cases: parity, times, ratios.",
   options = {
     "provider", "preset", "heads",
-    { "--s-q", "AXIS", "rows of a chunk (default 16,64 on a CPU, 64:8192:*2 on a GPU)", lo = 1 },
+    { "s_q", "AXIS", "rows of a chunk (default 16,64 on a CPU, 64:8192:*2 on a GPU)" },
     { "pattern", "LIST", default = "csa,local" }, "layout", "seed",
     { "--published", "AXIS", "rows of the published tests (default 64,2048 on a CPU, 64,2048,8192 on a GPU)", lo = 1 },
     { "--flashmla-padding", "NAME", "whether FlashMLA's padding of heads and lists is a part of its times",

@@ -159,9 +159,17 @@ describe("gate_sweep", function()
     assert.matches('^gate_sweep: %-%-layout: got "vlm", wanted ', err)
   end)
 
-  it("and the others refuse an option without effect, by its name", function()
+  it("and the others refuse a wrong value or an option without effect, by its name", function()
     for _, words in ipairs {
       { "gate_sweep", "--indices Makefile --pattern csa", "--indices: has no effect with --pattern" },
+      { "gate_sweep", "--indices /no/such --s-q 16",
+        '--indices: got "/no/such", wanted a file that can be read (No such file or directory)' },
+      { "overlap", "--indices /no/such",
+        '--indices: got "/no/such", wanted a file that can be read (No such file or directory)' },
+      { "parity", "--indices /no/such", '--indices: got "/no/such", wanted a file that can be read (No such file or directory)' },
+      { "gate_sweep", "--shard 3/2", '--shard: got "3/2", wanted "I/N" with I in 1 .. N' },
+      { "gate_sweep", "--seconds 1 --seconds 2", "--seconds: given twice, wanted once" },
+      { "gate_sweep", "--max-bytes 1,2", '--max-bytes: got "1,2", wanted a whole number >= 0' },
       { "gate_sweep", "--skip-bad", "--skip-bad: has no effect without --traffic" },
       { "overlap", "--indices Makefile --keep 0.5", "--keep: has no effect without --pattern local" },
       { "overlap", "--pattern uniform --prior 5",
@@ -188,7 +196,8 @@ describe("layers, peers and the benches", function()
     end
     if arg[2]:find("layers") then
       local layers = fh.layers
-      rawset(fh, "layers", function(o) press_at_second() return layers(o) end)
+      local pressing = function(_, o) press_at_second() return layers(o) end
+      rawset(fh, "layers", setmetatable({}, { __index = layers, __call = pressing }))
     else
       local during = fh.interrupt.during
       fh.interrupt.during = function(f) return during(function(pressed) press_at_second() return f(pressed) end) end

@@ -31,11 +31,12 @@ describe("option.table", function()
     assert.equal("tool: s_q: got 0, wanted a whole number >= 1", refused { s_q = 0 })
     assert.equal("tool: s_q: got {8, 16}, wanted a whole number >= 1", refused { s_q = { 8, 16 } })
     assert.equal('tool: s_q: got "8", wanted a whole number >= 1', refused { s_q = "8" })
-    assert.equal("tool: rate: got NaN, wanted a number in 0 .. 1", refused { rate = 0 / 0 })
+    assert.equal("tool: rate: got NaN, wanted a finite number in 0 .. 1", refused { rate = 0 / 0 })
     assert.equal("tool: alone: got 1, wanted true or false", refused { alone = 1 })
-    assert.equal('tool: pattern: got "locl", wanted one of csa, local; did you mean local?', refused { pattern = "locl" })
+    assert.equal('tool: pattern: got "locl", wanted one of csa, local; did you mean "local"?', refused { pattern = "locl" })
     assert.equal('tool: pattern: got {"csa"}, wanted one of csa, local', refused { pattern = { "csa" } })
-    assert.equal('tool: layout: got {"vlm"}, wanted one of contiguous, vllm; did you mean vllm?', refused { layout = { "vlm" } })
+    assert.equal('tool: layout: got {"vlm"}, wanted one of contiguous, vllm; did you mean "vllm"?',
+      refused { layout = { "vlm" } })
     assert.equal('tool: unknown option "pattren"; did you mean "pattern"? known: s_q, rate, layout, pattern, keep, alone, load, '
       .. "note", refused { pattren = "csa" })
   end)
@@ -48,12 +49,57 @@ describe("option.table", function()
   end)
 end)
 
-describe("option.one_of", function()
-  it("tells few choices, and of many their number and the nearest", function()
-    assert.equal("one of a, b", option.one_of("zzz", { "a", "b" }))
-    local many = {}
-    for i = 1, 13 do many[i] = "name" .. i end
-    assert.equal("one of 13 names; did you mean name12?", option.one_of("nme12", many))
-    assert.equal("one of 13 names", option.one_of("qqqqqqq", many))
+describe("option.rows", function()
+  it("knows options of Lua tables alone", function()
+    local some = option.rows("tool", { { "on_row", "FUNCTION", "x" }, { "list", "TABLE", "x" }, { "dev", "ANY", "x" } })
+    assert.is_nil(some.by_key.on_row.flag)
+    assert.same({ "on_row", "list", "dev" }, option.keys(some))
+    local function f() end
+    assert.same({ on_row = f, list = {}, dev = false }, option.table("tool", { on_row = f, list = {}, dev = false }, some))
+    assert.equal("tool: on_row: got 1, wanted a function",
+      refusal(function() option.table("tool", { on_row = 1 }, some, 1) end))
+    assert.equal("tool: list: got 1, wanted a table", refusal(function() option.table("tool", { list = 1 }, some, 1) end))
+  end)
+
+  it("refuses what is no row, and a name that stands there twice", function()
+    assert.equal('tool: option 1: got "On", wanted a name such as "--s-q"',
+      refusal(function() local r = option.rows("tool", { { "On", "ANY", "x" } }, 1) return r end))
+    assert.equal("tool: option 2: s_q stands there twice",
+      refusal(function() local r = option.rows("tool", { { "--s-q", "ANY", "x" }, { "s_q", "ANY", "x" } }, 1) return r end))
+  end)
+
+  it("takes rows of other lists, and rows like them with other fields", function()
+    local own = option.rows("own", { rows.by_key.keep, option.like(rows.by_key.s_q, { default = 8, [3] = "more" }) })
+    assert.equal(rows.by_key.keep, own.by_key.keep)
+    assert.same({ s_q = 8, keep = 2 }, option.table("own", { keep = 2 }, own)) -- pattern is no option here: nothing to depend on
+    assert.same({ "--s-q", "more", 1 }, { own.by_key.s_q.flag, own.by_key.s_q.about, own.by_key.s_q.lo })
+    assert.equal("own: s_q: got 0, wanted a whole number >= 1",
+      refusal(function() option.table("own", { s_q = 0 }, own, 1) end))
+    local list = option.rows("list", { option.like(rows.by_key.pattern, { [2] = "LIST" }) })
+    assert.same({ pattern = { "csa", "local" } }, option.table("list", { pattern = { "csa", "local" } }, list))
+  end)
+end)
+
+describe("a kind", function()
+  it("of whole numbers may have choices", function()
+    local some = option.rows("t", { { "--h-pad", "INTEGER", "x", choices = { 64, 128 } } })
+    assert.equal("t: h_pad: got 96, wanted one of 64, 128", refusal(function() option.table("t", { h_pad = 96 }, some, 1) end))
+    assert.equal(64, option.table("t", { h_pad = 64 }, some).h_pad)
+  end)
+
+  it("BOOLEAN is said, and not false where it is not said", function()
+    local some = option.rows("t", { { "--lse", "BOOLEAN", "x" } })
+    assert.same({}, option.table("t", {}, some))
+    local parse = some.by_key.lse.kind.parse
+    assert.same({ true, false }, { parse "true", (parse "false") })
+    assert.same({ nil, "true or false" }, { parse "no" })
+  end)
+
+  it("FILE must open on the command line and is a name in Lua", function()
+    local some = option.rows("t", { { "--indices", "FILE", "x" } })
+    assert.equal("/no/such", option.table("t", { indices = "/no/such" }, some).indices)
+    assert.equal("t: indices: got 1, wanted the name of a file",
+      refusal(function() option.table("t", { indices = 1 }, some, 1) end))
+    assert.same({ nil, "a file that can be read (No such file or directory)" }, { some.by_key.indices.kind.parse("/no/such") })
   end)
 end)

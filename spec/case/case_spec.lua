@@ -201,6 +201,19 @@ describe("case", function()
       refused('case: values: got "zero", wanted one of normal, flashmla', { s_q = 1, values = "zero" })
     end)
 
+    it("lists: every option of a case is one value", function()
+      for key, message in pairs {
+        s_q = "case: s_q: got {1, 2}, wanted a whole number in 0 .. 2147483647",
+        layout = "case: layout: got {1, 2}, wanted one of contiguous, vllm, strided, offset",
+        lse = "case: lse: got {1, 2}, wanted true or false",
+        keep = "case: keep: got {1, 2}, wanted a finite number in 0 .. 1",
+        lengths = "case: lengths: got {1, 2}, wanted natural, none, uniform or a whole number >= 0",
+        sink = "case: sink: got {1, 2}, wanted one of normal, none, flashmla",
+      } do
+        refused(message, { s_q = key ~= "s_q" and 4 or { 1, 2 }, [key] = { 1, 2 } })
+      end
+    end)
+
     it("sizes outside the call's", function()
       refused("case: h_q: got 129, wanted a whole number in 1 .. 128", { s_q = 1, h_q = 129 })
       refused("case: heads: got 0, wanted a whole number in 1 .. 128", { s_q = 1, heads = 0 })

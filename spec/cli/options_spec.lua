@@ -32,13 +32,18 @@ describe("options.new", function()
     assert.same({ s_q = "64:2048:*2", layout = { "contiguous" }, format = "table", note = {}, cold = false }, every:parse {})
   end)
 
-  it("takes a value after a space or an equals sign, and the last of two", function()
+  it("takes a value after a space or an equals sign", function()
     assert.equal(4, value("threads", "--threads", "4"))
     assert.equal(4, value("threads", "--threads=4"))
-    assert.equal(8, value("threads", "--threads=4", "--threads", "8"))
     assert.equal("a=b", value("note", "--note=a=b")[1])
     assert.equal("", value("note", "--note=")[1])
     assert.equal("--cold", value("note", "--note", "--cold")[1])
+  end)
+
+  it("refuses an option given twice, unless its values collect", function()
+    assert.equal("--threads: given twice, wanted once", value("threads", "--threads=4", "--threads", "8"))
+    assert.equal("--threads: given twice, wanted once", value("threads", "--threads", "4", "--threads=4"))
+    assert.equal("--cold: given twice, wanted once", value("cold", "--cold", "--cold"))
   end)
 
   it("collects repeated options in order", function()
@@ -61,7 +66,7 @@ describe("options.new", function()
       assert.equal(('--seed: got "%s", wanted a whole number'):format(bad), value("seed", "--seed", bad))
     end
     for _, bad in ipairs { "0x10", "nan", "inf", "-1", "1e999", "." } do
-      assert.equal(('--rate: got "%s", wanted a number >= 0'):format(bad), value("rate", "--rate", bad))
+      assert.equal(('--rate: got "%s", wanted a finite number >= 0'):format(bad), value("rate", "--rate", bad))
     end
     assert.equal('--threads: got "0", wanted a whole number in 1 .. 1024', value("threads", "--threads", "0"))
   end)
@@ -82,14 +87,14 @@ describe("options.new", function()
 
   it("takes lists apart and checks each name", function()
     assert.same({ "vllm", "contiguous" }, value("layout", "--layout", "vllm,contiguous"))
-    assert.equal('--layout: got "vllm,contigous", wanted one of contiguous, vllm; did you mean contiguous?',
+    assert.equal('--layout: got "vllm,contigous", wanted one of contiguous, vllm; did you mean "contiguous"?',
       value("layout", "--layout", "vllm,contigous"))
     assert.equal('--layout: got "vllm,", wanted names with commas between them', value("layout", "--layout", "vllm,"))
   end)
 
   it("refuses text that is none of the choices", function()
     assert.equal("jsonl", value("format", "--format", "jsonl"))
-    assert.equal('--format: got "json", wanted one of table, jsonl; did you mean jsonl?', value("format", "--format", "json"))
+    assert.equal('--format: got "json", wanted one of table, jsonl; did you mean "jsonl"?', value("format", "--format", "json"))
   end)
 
   it("refuses a folder without a name, which would be the root", function()
@@ -143,7 +148,8 @@ describe("options.new", function()
     local message = 'options_spec.lua:%d: cli.options: option 1: unknown option "defualt"; did you mean "default"?'
     assert.matches(message:format(line + 3), err, 1, true)
     _, err = pcall(function() parser { { "--a", "N", "x", kind = "INTGER" } } end)
-    assert.matches('option 1: kind: got "INTGER", wanted one of [%u, ]+; did you mean "INTEGER"%?$', err)
+    assert.matches(
+      'option 1: kind: got "INTGER", wanted one of %d+ names %(option.kinds lists them%); did you mean "INTEGER"%?$', err)
     _, err = pcall(function() parser { { "--a", nil, "x" }, { "--a", nil, "x" } } end)
     assert.matches("option 2: %-%-a stands there twice$", err)
   end)
@@ -160,10 +166,21 @@ describe("options.new", function()
     assert.equal(0.7, p:parse({ "--alone" }).load) -- a default is not given
   end)
 
+  it("takes checked rows, and refuses one that Lua tables alone have", function()
+    local of = require("fewhead").layers.rows.by_key
+    local p = parser { of.keep, of.pattern, { "--x", nil, "x" } }
+    assert.same({ pattern = "local", keep = 0.5, x = false }, p:parse { "--keep", "0.5" })
+    assert.same({ nil, "--keep: has no effect without --pattern local" }, { p:parse { "--keep", "0.5", "--pattern", "csa" } })
+    assert.same({ keep = 0.5 }, parser({ of.keep }):parse { "--keep", "0.5" }) -- without the option that it depends on
+    local _, err = pcall(function() parser { of.device } end)
+    assert.matches('cli.options: option 1: got "device", wanted a name such as "%-%-s%-q"$', err)
+  end)
+
   it("takes shared rows by name, with fields of a script's own", function()
     local p = parser { "preset", { "layout", "LIST", default = "vllm,offset" }, { "seconds", default = 5 } }
     assert.same({ preset = "v4.1-flash tp8", layout = { "vllm", "offset" }, seconds = 5 }, p:parse {})
-    assert.same({ nil, '--preset: got "glm5 tp8", wanted one of 30 names; did you mean glm-5 tp8?' },
+    local wanted = 'wanted one of 30 names (fh.preset.names() lists them); did you mean "glm-5 tp8"?'
+    assert.same({ nil, '--preset: got "glm5 tp8", ' .. wanted },
       { p:parse { "--preset", "glm5 tp8" } })
     local _, err = pcall(function() parser { "prest" } end)
     assert.matches('cli.options: option 1: got "prest", wanted .-did you mean "preset"%?$', err)

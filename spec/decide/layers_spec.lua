@@ -240,16 +240,20 @@ describe("layers", function()
 
   it("refuses what it cannot run, on the caller's line", function()
     local function refused(message, o) assert.equal(message, helper.refusal(function() layers(o) end)) end
-    refused(('layers: preset: got "v4.1", wanted one of %s'):format(table.concat(require("fewhead.case.preset").names(), ", ")),
-      { preset = "v4.1" })
-    refused("layers: s_q: got 0, wanted a whole number >= 1", { s_q = 0 })
-    refused("layers: prior: got -1, wanted a whole number >= 0", { prior = -1 })
+    refused('layers: preset: got "v4.1", wanted one of 30 names (fh.preset.names() lists them); did you mean '
+      .. '"v4.1-flash tp1"?', { preset = "v4.1" })
+    refused("layers: s_q: got 0, wanted a whole number in 1 .. 2147483647", { s_q = 0 })
+    refused("layers: s_q: got {8, 16}, wanted a whole number in 1 .. 2147483647", { s_q = { 8, 16 } })
+    refused("layers: prior: got -1, wanted a whole number in 0 .. 2147483647", { prior = -1 })
+    refused("layers: keep: has no effect without pattern local", { pattern = "csa", keep = 0.5 })
+    refused('layers: unknown option "noise"; known: preset, s_q, prior, pattern, keep, layout, seed, buffers, paths, device, '
+      .. "run, min_samples, max_samples, max_seconds, rel_ci, confidence, clock, stopwatch, interrupted", { noise = false })
     refused("layers: buffers: got 0, wanted a whole number >= 1", { buffers = 0 })
     refused('layers: pattern: got "uniform", wanted one of local, csa', { pattern = "uniform" })
     refused('layers: paths[2]: got "reference", wanted one of native, auto, padded, gather, packed',
       { paths = { "padded", "reference" } })
     local err = helper.refusal(function() layers { heads = 8 } end)
-    assert.matches('^layers: unknown option "heads"; known: paths, device, run, preset, s_q, ', err)
+    assert.matches('^layers: unknown option "heads"; known: preset, s_q, prior, pattern, ', err)
   end)
 end)
 
@@ -282,7 +286,7 @@ describe("experiments/layers.lua", function()
   it("refuses wrong options with status 2", function()
     local status, out, err = process.run { "./fewhead", "run", "experiments/layers.lua", "--preset", "v3.2 tp3" }
     assert.same({ 2, "" }, { status, out })
-    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 30 names; did you mean v3.2 tp1? (--help lists the options)\n',
-      err)
+    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 30 names (fh.preset.names() lists them); did you mean '
+      .. '"v3.2 tp1"? (--help lists the options)\n', err)
   end)
 end)

@@ -44,13 +44,24 @@ describe("fh.sweep", function()
       refused { layout = "contiguous,vlm" })
     assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
       refused { pattern = "cs" })
-    assert.matches('^sweep: preset: got "v9 tp8", wanted a name that fh.preset.names%(%) lists$', refused { preset = "v9 tp8" })
+    assert.equal('sweep: preset: got "v9 tp8", wanted one of 30 names (fh.preset.names() lists them)',
+      refused { preset = "v9 tp8" })
     assert.equal('sweep: paths[2]: got "gahter", wanted one of auto, reference, padded, gather, packed, native; '
       .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
     assert.equal("sweep: indices: got nil, wanted the file of pattern file", refused { pattern = "file" })
     local ok, err = pcall(function() fh.sweep { heads = 8 } end)
     assert.is_false(ok)
     assert.matches('sweep_spec.lua:%d+: sweep: s_q: got nil, wanted numbers, such as "64:2048:%*2"$', err)
+  end)
+
+  it("has every option of a case as an axis, by the same rows", function()
+    for _, row in ipairs(fh.case.rows.list) do
+      assert.is_true(row.axis, row.key)
+      assert.equal(row, fh.sweep.rows.by_key[row.key].of, row.key)
+    end
+    local sweep = small { max_seconds = 0, seconds = nil, lse = "true,false", max_logits = { false } }
+    assert.same({ true, true, false, false }, { sweep.records[1].case.lse, sweep.records[2].case.lse, sweep.records[3].case.lse,
+      sweep.records[4].case.lse })
   end)
 
   it("runs captured lists, of which s_q takes the first rows", function()
@@ -173,6 +184,20 @@ describe("fh.sweep", function()
       helper.refusal(function() local s = fh.sweep { s_q = "4:x" } return s end))
     assert.equal("sweep: max_seconds: got -1, wanted a finite number >= 0",
       helper.refusal(function() local s = fh.sweep { s_q = 4, max_seconds = -1 } return s end))
+    for options, message in pairs {
+      [{ seconds = 5, max_seconds = 5 }] = "max_seconds: has no effect with seconds",
+      [{ cell_seconds = 5 }] = "cell_seconds: has no effect without worker true",
+      [{ retry_failed = true }] = "retry_failed: has no effect without store",
+      [{ shard = "3/2" }] = 'shard: got "3/2", wanted "I/N" with I in 1 .. N',
+      [{ seconds = { 1, 2 } }] = "seconds: got {1, 2}, wanted a finite number >= 0",
+      [{ cold = { true, false } }] = "cold: got {true, false}, wanted true or false",
+      [{ group = { 2, 4 } }] = "group: got {2, 4}, wanted a whole number in 0 .. 64",
+      [{ paths = "padded" }] = 'paths: got "padded", wanted a table',
+      [{ on_cell = 1 }] = "on_cell: got 1, wanted a function",
+    } do
+      options.s_q = 4
+      assert.equal("sweep: " .. message, helper.refusal(function() local s = fh.sweep(options) return s end))
+    end
     local sweep, err = small { out = "/dev/null/sweep.jsonl" }
     assert.is_nil(sweep)
     assert.equal("/dev/null/sweep.jsonl: Not a directory", err)

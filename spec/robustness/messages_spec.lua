@@ -49,9 +49,11 @@ describe("a wrong option is named as the option #robustness", function()
 
   it("values that only the case behind the option refuses", function()
     for _, one in ipairs {
-      { { "overlap.lua", "--pattern", "local", "--s-q", "3000000000" }, "overlap: --s-q: got 3000000000" },
-      { { "overlap.lua", "--pattern", "csa", "--prior", "99999999999" }, "overlap: --prior: got 99999999999" },
-      { { "layers.lua", "--prior", "99999999999" }, "layers: --prior: got 99999999999" },
+      { { "overlap.lua", "--pattern", "csa", "--prior", "2000000000", "--ratio", "2" },
+        "overlap: --prior: got 2000000000, 1000001024 compressed rows at ratio 2, wanted at most 268435456" },
+      { { "layers.lua", "--prior", "2000000000" }, "layers: --prior: got 2000000000, " },
+      { { "gate_sweep.lua", "--s-q", "16", "--keep", "0.5" },
+        "gate_sweep: --keep: has no effect with pattern csa; patterns that take it: local" },
     } do
       local words, wanted = one[1], one[2]
       words[1] = "experiments/" .. words[1]

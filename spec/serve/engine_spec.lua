@@ -43,7 +43,7 @@ describe("engine.computed", function()
   end)
 
   it("refuses what is no budget", function()
-    assert.equal('engine.computed: rest: unknown option "token"; known: step_us, token_us, context_us, '
+    assert.equal('engine.computed: rest: unknown option "token"; did you mean "token_us"? known: step_us, token_us, context_us, '
       .. "decode_us", helper.refusal(function() computed { token = 1 } end))
     assert.equal("engine.computed: efficiency: got 1.5, wanted a finite number in 0.001 .. 1",
       helper.refusal(function()

@@ -283,7 +283,7 @@ describe("trace.chunks", function()
     assert.equal("trace.chunks: decode_rows: got 10, wanted a whole number in 0 .. 9",
       refusal { max_tokens = 10, decode_rows = 10 })
     assert.equal("trace.chunks: load: has no effect without pack true", refusal { load = 0.5, pack = false })
-    assert.equal("trace.chunks: load: got 0, wanted a number in 1e-06 .. 1000000", refusal { load = 0 })
+    assert.equal("trace.chunks: load: got 0, wanted a finite number in 1e-06 .. 1000000", refusal { load = 0 })
     local ok, err = pcall(function() trace.chunks({}) end)
     assert.is_false(ok)
     assert.matches("trace_spec%.lua:%d+: trace%.chunks: trace: got {}, wanted what trace%.read returned$", err)

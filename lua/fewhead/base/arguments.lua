@@ -70,7 +70,11 @@ local function distance(a, b)
   return row[#b]
 end
 
---- The choice that `name` most likely meant, or nil when none is near: up to one letter in three may be wrong.
+-- So many letters at least are taken for the beginning of a choice.
+local BEGINNING = 3
+
+--- The choice that `name` most likely meant, or nil when none is near: up to one letter in three may be wrong. Else
+-- the first choice that begins with the name.
 function M.nearest(name, choices)
   if type(name) ~= "string" then return nil end
   local best, best_distance = nil, 2 + math.floor(#name / 3)
@@ -78,7 +82,10 @@ function M.nearest(name, choices)
     local d = distance(name:lower(), tostring(choice):lower())
     if d < best_distance then best, best_distance = choice, d end
   end
-  return best
+  if best or #name < BEGINNING then return best end
+  for _, choice in ipairs(choices) do
+    if tostring(choice):sub(1, #name):lower() == name:lower() then return choice end
+  end
 end
 
 -- Called, never tail-called, from a check: two frames stand between error() and the function that made the check.
@@ -146,16 +153,28 @@ function M.list(what, v, lo, hi, level)
   return v
 end
 
---- One of the listed values. Returns it.
-function M.enum(what, v, choices, level)
-  for _, choice in ipairs(choices) do
-    if rawequal(choice, v) then return v end
+-- More choices than this are not told one by one: their number, and the nearest.
+local MOST_TOLD = 12
+
+--- What is wanted of a value that is none of the choices, in words; the nearest choice is offered. where: what lists the choices
+-- where they are too many to be told, "fh.preset.names()".
+function M.one_of(v, choices, where)
+  local near = M.nearest(v, choices)
+  near = near and ('; did you mean "%s"?'):format(tostring(near)) or ""
+  if #choices > MOST_TOLD then
+    return ("one of %d names%s%s"):format(#choices, where and (" (%s lists them)"):format(where) or "", near)
   end
   local shown = {}
   for i, choice in ipairs(choices) do shown[i] = tostring(choice) end
-  local near = M.nearest(v, choices)
-  local wanted = (#shown == 1 and "" or "one of ") .. table.concat(shown, ", ")
-  refuse(what, v, near and ('%s; did you mean "%s"?'):format(wanted, near) or wanted, level)
+  return (#shown == 1 and "" or "one of ") .. table.concat(shown, ", ") .. near
+end
+
+--- One of the listed values. Returns it. where: as M.one_of has it.
+function M.enum(what, v, choices, level, where)
+  for _, choice in ipairs(choices) do
+    if rawequal(choice, v) then return v end
+  end
+  refuse(what, v, M.one_of(v, choices, where), level)
 end
 
 --- v, or default where v is nil. Unlike `v or default` it lets false through, to be refused by the check around it.

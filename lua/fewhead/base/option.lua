@@ -4,15 +4,19 @@
 --       { "--rows", "INTEGER", "rows of a chunk", default = 64, lo = 1 },
 --       { "--alone", nil, "every request alone" },
 --       { "--load", "NUMBER", "share of the engine's speed", default = 0.7, without = { "alone" } },
+--       { "on_row", "FUNCTION", "called after each row" },                   -- of Lua tables alone
 --     })
 --     local o = option.table("tool", { rows = 8 }, rows)      --> { rows = 8, alone = false, load = 0.7 }
 --     option.table("tool", { rows = { 8 } }, rows)            --> user.lua:9: tool: rows: got {8}, wanted a whole number >= 1
 --
--- A row: { "--flag", KIND, about, .. }. KIND nil: true or false, false until given. Its other fields:
+-- A row: { NAME, KIND, about, .. }. NAME: "--s-q", or "on_row" for an option that the command line does not have. KIND nil: true
+-- or false, false until given. Its other fields:
 --   key        the field of a Lua table and of results; s_q for --s-q
 --   kind       the kind, where KIND is only the word that the help shows
 --   default    the value where none is given
---   lo, hi     range of numbers; choices: the names that text may be
+--   lo, hi     range of numbers; choices: the names that text may be; listed: what lists the choices where they are many
+--   axis       whether a sweep takes several values of it (fh.axis); an option that is no axis refuses lists
+--   of         of kind VALUES: the row of a single value
 --   repeated   values collect in a list
 --   optional   the value may be left out on the command line: --resume, --resume RUN or --resume=RUN; true stands for none
 --   without    keys of options beside which this one has no effect
@@ -35,18 +39,21 @@ local function in_range(value, row) return value >= (row.lo or -math.huge) and v
 -- Whole numbers past this are not told apart by a double.
 local MAX_WHOLE = 2 ^ 53 - 1
 
---- What a value may be, by the name of the kind: { parse = function(text, row), check = function(value, row) }. parse takes the
--- command line's text, check the value in a Lua table; both return the value, or nil and what was wanted. Rooms above add theirs
--- here. A kind that is not there is TEXT.
+--- What a value may be, by the name of the kind: { parse = function(text, row), check = function(value, row), axis = what several
+-- values are to a sweep: "number", "boolean", "name" or "mixed", names and numbers }. parse takes the command line's text, check
+-- the value in a Lua table; both return the value, or nil and what was wanted. Rooms above add theirs here. A kind that is not
+-- there is TEXT.
 M.kinds = {}
 
-local INTEGER = {}
+local INTEGER = { axis = "number" }
 M.kinds.INTEGER = INTEGER
 function INTEGER.check(value, row)
   if type(value) == "number" and value == math.floor(value) and math.abs(value) <= MAX_WHOLE and in_range(value, row) then
-    return value
+    local good = not row.choices
+    for _, choice in ipairs(row.choices or {}) do good = good or choice == value end
+    if good then return value end
   end
-  return nil, range_words(row, "a whole number")
+  return nil, row.choices and args.one_of(value, row.choices) or range_words(row, "a whole number")
 end
 function INTEGER.parse(text, row) return INTEGER.check(text:find("^[+-]?%d+$") and tonumber(text), row) end
 
@@ -56,33 +63,22 @@ local function decimal(text)
   return tonumber(text)
 end
 
-local NUMBER = {}
+local NUMBER = { axis = "number" }
 M.kinds.NUMBER = NUMBER
 function NUMBER.check(value, row)
   if type(value) == "number" and math.abs(value) < math.huge and in_range(value, row) then return value end
-  return nil, range_words(row, "a number")
+  return nil, range_words(row, "a finite number")
 end
 function NUMBER.parse(text, row) return NUMBER.check(decimal(text), row) end
 
--- More choices than this are not told one by one: the nearest, and where the list is.
-local MOST_TOLD = 12
-
---- What is wanted of a name that is none of the choices, the nearest of which is offered.
-function M.one_of(name, choices)
-  local near = args.nearest(name, choices)
-  near = near and ("; did you mean %s?"):format(near) or ""
-  if #choices > MOST_TOLD then return ("one of %d names%s"):format(#choices, near) end
-  return ("one of %s%s"):format(table.concat(choices, ", "), near)
-end
-
-local TEXT = {}
+local TEXT = { axis = "name" }
 M.kinds.TEXT = TEXT
 function TEXT.check(value, row)
-  if type(value) ~= "string" then return nil, row.choices and M.one_of(value, row.choices) or "text" end
+  if type(value) ~= "string" and not row.choices then return nil, "text" end
   for _, choice in ipairs(row.choices or { value }) do
     if value == choice then return value end
   end
-  return nil, M.one_of(value, row.choices)
+  return nil, args.one_of(value, row.choices, row.listed)
 end
 TEXT.parse = TEXT.check
 
@@ -113,11 +109,23 @@ function FLAG.check(value)
   return nil, "true or false"
 end
 
--- A file to read: it must open. Nothing is read from it, for it may be a pipe.
-local FILE = {}
+-- True or false with the value said: --lse false.
+local BOOLEAN = { axis = "boolean", check = FLAG.check }
+M.kinds.BOOLEAN = BOOLEAN
+function BOOLEAN.parse(text)
+  if text == "true" or text == "false" then return text == "true" end
+  return nil, "true or false"
+end
+
+-- A file to read. On the command line it must open. Nothing is read from it, for it may be a pipe. In a Lua table it is a name:
+-- whoever reads the file returns nil and what is wrong with it.
+local FILE = { axis = "name" }
 M.kinds.FILE = FILE
 function FILE.check(text)
-  if type(text) ~= "string" then return nil, "a file that can be read" end
+  if type(text) == "string" then return text end
+  return nil, "the name of a file"
+end
+function FILE.parse(text)
   local file, err = io.open(text)
   local folder = io.open(text .. "/.") -- a folder opens like a file and fails when it is read
   if file then file:close() end
@@ -125,7 +133,6 @@ function FILE.check(text)
   if file and not folder then return text end
   return nil, ("a file that can be read (%s)"):format(folder and "it is a folder" or err:match(": (.*)$") or err)
 end
-FILE.parse = FILE.check
 
 -- A folder to write to, which need not be there yet. An empty name would be the root folder.
 local DIR = {}
@@ -136,34 +143,88 @@ function DIR.check(text)
 end
 DIR.parse = DIR.check
 
-local FIELDS = { 1, 2, 3, "key", "kind", "default", "lo", "hi", "choices", "repeated", "optional", "without", "with" }
+-- Of Lua tables alone. ANY: the module that takes it checks it.
+M.kinds.FUNCTION = { check = function(value)
+  if type(value) == "function" then return value end
+  return nil, "a function"
+end }
+M.kinds.TABLE = { check = function(value)
+  if type(value) == "table" then return value end
+  return nil, "a table"
+end }
+M.kinds.ANY = { check = function(value) return value end }
 
---- Check a list of rows: { list = rows in order, by_flag =, by_key = }. A wrong row raises on the line that `level` counts to.
+local FIELDS = {
+  1, 2, 3, "key", "kind", "default", "lo", "hi", "choices", "listed", "axis", "of", "repeated", "optional", "without", "with",
+}
+
+local Row = { __name = "option" }
+
+-- The names of all kinds, sorted.
+local function kind_names()
+  local names = {}
+  for name in pairs(M.kinds) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+-- A row from its description. It has flag (nil where the command line has no such option), key, metavar, about, kind = the kind
+-- itself, kind_name, and the other fields as they were given.
+local function new_row(where, given, level)
+  level = level + 1
+  args.options(where, given, FIELDS, level)
+  local name, metavar = given[1], given[2]
+  if not (type(name) == "string" and (name:find("^%-%-%l[%l%d-]*$") or name:find("^%l[%l%d_]*$"))) then
+    error(('%s: got %s, wanted a name such as "--s-q"'):format(where, args.show(name)), level)
+  end
+  args.string(where .. ": help", given[3], level)
+  if given.kind ~= nil then args.enum(where .. ": kind", given.kind, kind_names(), level, "option.kinds") end
+  local row = { flag = name:sub(1, 2) == "--" and name or nil, metavar = metavar, about = given[3] }
+  for key, value in pairs(given) do
+    if type(key) == "string" then row[key] = value end
+  end
+  row.key = given.key or name:gsub("^%-%-", ""):gsub("-", "_")
+  row.kind_name = metavar == nil and "FLAG" or given.kind or M.kinds[metavar] and metavar or "TEXT"
+  row.kind = M.kinds[row.kind_name]
+  return setmetatable(row, Row)
+end
+
+--- Whether v is a checked row.
+function M.is_row(v) return getmetatable(v) == Row end
+
+--- A description like that of a checked row, with some fields changed: for lists that have the row under another default, say.
+-- changes[1], [2] and [3] stand for the name, the KIND and the help; a changed KIND without a kind is the kind.
+function M.like(row, changes)
+  local copy = { row.flag or row.key, row.metavar, row.about }
+  for _, field in ipairs(FIELDS) do
+    if type(field) == "string" then copy[field] = row[field] end
+  end
+  copy.kind = row.metavar and not (changes and changes[2]) and row.kind_name or nil
+  for key, value in pairs(changes or {}) do copy[key] = value end
+  return copy
+end
+
+--- Check a list of rows: { list = rows in order, by_flag =, by_key = }. An entry is a description as above, or a row of another
+-- checked list. A wrong one raises on the line that `level` counts to.
 function M.rows(what, list, level)
   level = (level or 2) + 1
   local rows = { list = {}, by_flag = {}, by_key = {} }
   for i, given in ipairs(args.table(what .. ": options", list, level)) do
     local where = ("%s: option %d"):format(what, i)
-    args.options(where, given, FIELDS, level)
-    local flag, metavar = given[1], given[2]
-    if not (type(flag) == "string" and flag:find("^%-%-%l[%l%d-]*$")) then
-      error(('%s: got %s, wanted a name such as "--s-q"'):format(where, args.show(flag)), level)
-    end
-    if rows.by_flag[flag] then error(("%s: %s stands there twice"):format(where, flag), level) end
-    args.string(where .. ": help", given[3], level)
-    local kinds = {}
-    for name in pairs(M.kinds) do kinds[#kinds + 1] = name end
-    table.sort(kinds)
-    if given.kind ~= nil then args.enum(where .. ": kind", given.kind, kinds, level) end
-    local row = { flag = flag, metavar = metavar, about = given[3] }
-    for key, value in pairs(given) do
-      if type(key) == "string" then row[key] = value end
-    end
-    row.key = given.key or flag:sub(3):gsub("-", "_")
-    row.kind = metavar == nil and FLAG or M.kinds[given.kind or metavar] or TEXT
-    rows.list[i], rows.by_flag[flag], rows.by_key[row.key] = row, row, row
+    local row = M.is_row(given) and given or new_row(where, given, level)
+    local twice = row.flag and rows.by_flag[row.flag] or rows.by_key[row.key]
+    if twice then error(("%s: %s stands there twice"):format(where, row.flag or row.key), level) end
+    rows.list[i], rows.by_key[row.key] = row, row
+    if row.flag then rows.by_flag[row.flag] = row end
   end
   return rows
+end
+
+--- The keys of rows, in order.
+function M.keys(rows)
+  local keys = {}
+  for i, row in ipairs(rows.list) do keys[i] = row.key end
+  return keys
 end
 
 --- The values where none is given: flags false, repeated options an empty list, the rest their default or nil.
@@ -203,11 +264,11 @@ function M.idle(rows, given, values, spell)
   for _, row in ipairs(rows.list) do
     if given[row.key] and not (row.kind == FLAG and values[row.key] == false) then
       for _, key in ipairs(row.without or {}) do
-        local other = rows.by_key[key]
-        if given[key] and values[key] ~= false then return row, "has no effect with " .. spell(other) end
+        local other = rows.by_key[key] -- a list that borrows the row need not have the other option
+        if other and given[key] and values[key] ~= false then return row, "has no effect with " .. spell(other) end
       end
       local needed = {}
-      for key in pairs(row.with or {}) do needed[#needed + 1] = key end
+      for key in pairs(row.with or {}) do needed[#needed + 1] = rows.by_key[key] and key end
       table.sort(needed)
       for _, key in ipairs(needed) do
         local wanted = row.with[key]
@@ -226,9 +287,8 @@ local function spell_key(row) return row.key end
 -- line that `level` counts to, in the table's words: `what: s_q: got -1, wanted a whole number >= 0`.
 function M.table(what, t, rows, level)
   level = (level or 2) + 1
-  local known, given = {}, {}
-  for i, row in ipairs(rows.list) do known[i] = row.key end
-  t = args.options(what, t, known, level)
+  local given = {}
+  t = args.options(what, t, M.keys(rows), level)
   local values = M.defaults(rows)
   for _, row in ipairs(rows.list) do
     local value = t[row.key]

@@ -32,6 +32,7 @@
 local args = require "fewhead.base.arguments"
 local device = require "fewhead.device.device"
 local layout = require "fewhead.case.layout"
+local option = require "fewhead.base.option"
 local pattern = require "fewhead.case.pattern"
 local preset = require "fewhead.case.preset"
 local problem = require "fewhead.case.problem"
@@ -48,17 +49,43 @@ local PROMPT = 8192
 --- That number.
 M.prompt = PROMPT
 
-local MAX_HEADS, H_PAD, D_QK, D_V = 128, { 64, 128 }, { 512, 576 }, { 512 }
-local VALUES, SINKS = { "normal", "flashmla" }, { "normal", "none", "flashmla" }
+local MAX_HEADS = 128
 
-local KNOWN = {
-  "preset", "heads", "h_q", "h_pad", "s_q", "s_kv", "d_qk", "d_v", "topk", "pattern", "window", "index_topk", "ratio", "keep",
-  "holes", "repeats", "lengths", "requests", "prior", "invalid_rows", "indices", "boundaries", "layout", "values", "scale_q",
-  "sink", "sm_scale", "lse", "max_logits", "seed",
+-- attn_sink: a name, or true and false for "normal" and "none".
+option.kinds.SINK = { axis = "mixed", check = function(value, row)
+  if type(value) == "boolean" then return value and "normal" or "none" end
+  return option.kinds.TEXT.check(value, row)
+end }
+
+-- The options of a case in the order in which a sweep goes through them, the slowest first; text stands for the row of an index
+-- list (fh.pattern.rows).
+local LIST = {
+  "s_q", { "--preset", "NAME", "model and TP size", axis = true, choices = preset.names(), listed = preset.listed },
+  { "--heads", "INTEGER", "query heads of this rank", axis = true, lo = 1, hi = MAX_HEADS },
+  { "h_q", "INTEGER", "another name of heads", axis = true, lo = 1, hi = MAX_HEADS },
+  { "--pattern", "NAME", "index pattern", axis = true, choices = pattern.names },
+  { "--layout", "NAME", "memory layout", axis = true, choices = layout.names, default = "contiguous" },
+  "s_kv", "topk", "window", "index_topk", "ratio", "prior", "requests", "keep", "holes", "repeats", "lengths", "invalid_rows",
+  "indices", { "--boundaries", "BOOLEAN", "the call says where requests begin", axis = true, default = false },
+  { "--h-pad", "INTEGER", "heads that the padded path computes", axis = true, choices = { 64, 128 } },
+  { "--d-qk", "INTEGER", "width of q and of a KV row", axis = true, choices = { 512, 576 } },
+  { "--d-v", "INTEGER", "width of the output", axis = true, choices = { 512 } },
+  { "--values", "NAME", "numbers in q and kv: normal, flashmla", axis = true, choices = { "normal", "flashmla" },
+    default = "normal" },
+  { "--scale-q", "NUMBER", "factor on q", axis = true, lo = 0, default = 1 },
+  { "--sink", "NAME", "attn_sink: normal, none, flashmla", kind = "SINK", axis = true,
+    choices = { "normal", "none", "flashmla" } },
+  { "--sm-scale", "NUMBER", "factor on the logits", axis = true },
+  { "--lse", "BOOLEAN", "whether the call asks for lse", axis = true, default = true },
+  { "--max-logits", "BOOLEAN", "whether the call asks for max_logits", axis = true, default = true }, "seed",
 }
+for i, row in ipairs(LIST) do LIST[i] = type(row) == "string" and pattern.rows.by_key[row] or row end
+
+--- The options of a case (fewhead.base.option): what fh.case, fh.sweep's axes and the command line read.
+M.rows = option.rows("case", LIST)
 
 --- The names of all options.
-M.options = KNOWN
+M.options = option.keys(M.rows)
 
 -- What pattern.resolve is to be asked: the options given, and the preset's sizes for those that were not.
 local function pattern_options(o, name, base)
@@ -140,39 +167,30 @@ end
 
 --- Check the options and describe the call; nothing is allocated on a device. Wrong options raise; nil, err for a bad file.
 function M.new(o)
-  o = args.options("case", o, KNOWN)
+  o = option.table("case", o, M.rows)
   local base = preset.get(given(o.preset, preset.default), 3)
   if o.heads ~= nil and o.h_q ~= nil and o.heads ~= o.h_q then
     error(("case: heads: got %s, but h_q is %s"):format(args.show(o.heads), args.show(o.h_q)), 2)
   end
-  local key = o.h_q == nil and o.heads ~= nil and "heads" or "h_q"
-  local h_q = args.integer("case: " .. key, given(o[key], base.h_q), 1, MAX_HEADS)
-  local h_pad = args.enum("case: h_pad", given(o.h_pad, F.C.fh_padded_heads(h_q)), H_PAD)
+  local h_q = given(given(o.h_q, o.heads), base.h_q)
+  local h_pad = given(o.h_pad, F.C.fh_padded_heads(h_q))
   if h_pad < h_q then error(("case: h_pad: got %d, wanted at least h_q = %d"):format(h_pad, h_q), 2) end
-  local d_qk = args.enum("case: d_qk", given(o.d_qk, base.d_qk), D_QK)
-  local d_v = args.enum("case: d_v", given(o.d_v, base.d_v), D_V)
+  local d_qk = given(o.d_qk, base.d_qk)
 
-  local sink = given(o.sink, base.window > 0)
-  if type(sink) == "boolean" then sink = sink and "normal" or "none" end
-
-  local name = args.enum("case: pattern", given(o.pattern, o.indices ~= nil and "file" or "csa"), pattern.names)
+  local name = given(o.pattern, o.indices ~= nil and "file" or "csa")
   local g, err = resolve_pattern(name, pattern_options(o, name, base), 2)
   if not g then return nil, err end
 
   local fields = describe(o, g)
-  fields.h_q, fields.h_pad, fields.d_qk, fields.d_v = h_q, h_pad, d_qk, d_v
-  fields.boundaries = args.boolean("case: boundaries", given(o.boundaries, false)) or nil
+  fields.h_q, fields.h_pad, fields.d_qk, fields.d_v = h_q, h_pad, d_qk, given(o.d_v, base.d_v)
+  fields.boundaries = o.boundaries or nil
   if fields.boundaries and not g.requests then
     error(('case: boundaries: got true with pattern "%s", wanted one that has requests'):format(name), 2)
   end
-  fields.layout = args.enum("case: layout", given(o.layout, "contiguous"), layout.names)
-  fields.values = args.enum("case: values", given(o.values, "normal"), VALUES)
-  fields.scale_q = args.number("case: scale_q", given(o.scale_q, 1), 0)
-  fields.sink = args.enum("case: sink", sink, SINKS)
-  fields.sm_scale = args.number("case: sm_scale", given(o.sm_scale, d_qk^-0.5))
+  fields.sink = given(o.sink, base.window > 0 and "normal" or "none")
+  for _, key in ipairs { "layout", "values", "scale_q", "lse", "max_logits" } do fields[key] = o[key] end
+  fields.sm_scale = given(o.sm_scale, d_qk^-0.5)
   if fields.sm_scale <= 0 then error(("case: sm_scale: got %s, wanted a number > 0"):format(args.show(o.sm_scale)), 2) end
-  fields.lse = args.boolean("case: lse", given(o.lse, true))
-  fields.max_logits = args.boolean("case: max_logits", given(o.max_logits, true))
   return setmetatable({ [STATE] = { fields = fields, geometry = g, problems = {} } }, Case)
 end
 

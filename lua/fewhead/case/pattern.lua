@@ -29,6 +29,7 @@
 local ffi = require "ffi"
 local args = require "fewhead.base.arguments"
 local npy = require "fewhead.base.npy"
+local option = require "fewhead.base.option"
 local F = require "fewhead.base.ffi"
 
 local M = {}
@@ -54,6 +55,49 @@ local MAX_ENTRIES = 2^28
 --- Streams of the generator that a seed is split into; fh.problem has its own, counted from 16.
 local STREAM = { picks = 0, holes = 1, invalid = 2, lengths = 3, invalid_rows = 4, invalid_row_values = 5 }
 
+-- ---- Options ----------------------------------------------------------------------------------------------------------------
+
+-- One number, or a list of one for each request.
+local PER_REQUEST = { axis = "number" }
+option.kinds.PER_REQUEST = PER_REQUEST
+function PER_REQUEST.check(value, row)
+  if type(value) == "table" then return value end -- its length follows from the other options
+  local good, wanted = option.kinds.INTEGER.check(value, row)
+  return good, wanted and (type(value) == "number" and wanted or wanted .. ", or a list of one a request")
+end
+
+-- What topk_length says: a name, or a number for every row.
+local LENGTHS = { axis = "mixed" }
+option.kinds.LENGTHS = LENGTHS
+function LENGTHS.check(value, row)
+  for _, name in ipairs(row.choices) do
+    if value == name then return value end
+  end
+  local good = option.kinds.INTEGER.check(value, { lo = 0 })
+  return good, not good and table.concat(row.choices, ", ") .. " or a whole number >= 0" or nil
+end
+
+--- The options of index lists (fewhead.base.option). Those of COMMON are every pattern's; what a pattern takes beside them stands
+-- in its entry.
+M.rows = option.rows("pattern", {
+  { "--s-q", "INTEGER", "rows of a chunk", axis = true, lo = 0, hi = INT32_MAX },
+  { "--s-kv", "INTEGER", "KV rows", axis = true, lo = 0, hi = INT32_MAX },
+  { "--topk", "INTEGER", "width of the index lists", axis = true, lo = 0, hi = INT32_MAX },
+  { "--window", "INTEGER", "rows of the sliding window", axis = true, lo = 0, hi = INT32_MAX },
+  { "--index-topk", "INTEGER", "picks of the indexer", axis = true, lo = 0, hi = INT32_MAX },
+  { "--ratio", "INTEGER", "tokens to a compressed KV row", axis = true, lo = 1, hi = INT32_MAX },
+  { "--prior", "ROWS", "tokens before the chunk", kind = "PER_REQUEST", axis = true, lo = 0, hi = INT32_MAX },
+  { "--requests", "COUNT", "requests in the chunk", kind = "PER_REQUEST", axis = true, lo = 1, hi = INT32_MAX },
+  { "--keep", "NUMBER", "share of picks kept from row to row", axis = true, lo = 0, hi = 1 },
+  { "--holes", "NUMBER", "share of invalid entries in the lists", axis = true, lo = 0, hi = 1 },
+  { "--repeats", "BOOLEAN", "lists with repeated indices", axis = true },
+  { "--lengths", "LENGTHS", "topk_length: natural, uniform, none or a number", axis = true,
+    choices = { "natural", "none", "uniform" } },
+  { "--invalid-rows", "NUMBER", "share of rows without a valid key", axis = true, lo = 0, hi = 1 },
+  { "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]", axis = true },
+  { "--seed", "INTEGER", "seed of numbers and indices", axis = true, lo = 0 },
+})
+
 -- The options of every pattern.
 local COMMON = { "s_q", "s_kv", "topk", "seed", "lengths", "invalid_rows" }
 
@@ -66,18 +110,18 @@ local PATTERNS = {}
 M.names, M.drawn = {}, {}
 
 --- The option names that make() and resolve() know.
-M.options = { unpack(COMMON) }
+M.options = option.keys(M.rows)
 
-local is_common, is_known = {}, {}
-for _, key in ipairs(COMMON) do is_common[key], is_known[key] = true, true end
+local is_common = {}
+for _, key in ipairs(COMMON) do is_common[key] = true end
 
 local function add(pattern)
   PATTERNS[pattern.name], M.names[#M.names + 1] = pattern, pattern.name
   if not pattern.needs then M.drawn[#M.drawn + 1] = pattern.name end
   pattern.takes = {}
   for _, key in ipairs(pattern.options) do
+    if not M.rows.by_key[key] then error(("pattern %s: no row of an option %s"):format(pattern.name, key), 2) end
     pattern.takes[key] = true
-    if not is_known[key] then M.options[#M.options + 1], is_known[key] = key, true end
   end
 end
 
@@ -103,7 +147,7 @@ end
 function M.fitting(name, options)
   local copy = {}
   for key, value in pairs(options) do
-    if not is_known[key] or M.takes(name, key) then copy[key] = value end
+    if not M.rows.by_key[key] or M.takes(name, key) then copy[key] = value end
   end
   return copy
 end
@@ -174,9 +218,9 @@ end
 local function resolve_uniform(g, o, what, level)
   g.topk = g.topk or INDEX_TOPK + WINDOW
   g.s_kv = g.s_kv or BATCHED_TOKENS
-  g.repeats = args.boolean(what .. ": repeats", given(o.repeats, false), level + 1)
+  g.repeats = given(o.repeats, false)
   if not g.repeats then args.integer(what .. ": s_kv", g.s_kv, 0, MAX_ENTRIES, level + 1) end
-  g.holes = args.number(what .. ": holes", given(o.holes, 0), 0, 1, level + 1)
+  g.holes = given(o.holes, 0)
 end
 
 local function resolve_window(g, o, what, level)
@@ -195,8 +239,8 @@ local function resolve_csa(g, o, what, level)
   g.index_topk = args.integer(what .. ": index_topk", given(o.index_topk, g.topk and g.topk - g.window or INDEX_TOPK), 0,
     (g.topk or INT32_MAX) - g.window, level + 1)
   g.topk = g.topk or g.index_topk + g.window
-  g.ratio = args.integer(what .. ": ratio", given(o.ratio, 1), 1, INT32_MAX, level + 1)
-  g.holes = args.number(what .. ": holes", given(o.holes, HOLES), 0, 1, level + 1)
+  g.ratio = given(o.ratio, 1)
+  g.holes = given(o.holes, HOLES)
   place_requests(g, o, g.ratio, what, level + 1)
   if g.compressed > MAX_ENTRIES then
     error(("%s: prior: got %s, %d compressed rows at ratio %d, wanted at most %d"):format(what, args.show(o.prior), g.compressed,
@@ -205,7 +249,7 @@ local function resolve_csa(g, o, what, level)
 end
 
 local function resolve_local(g, o, what, level)
-  g.keep = args.number(what .. ": keep", given(o.keep, KEEP), 0, 1, level + 1)
+  g.keep = given(o.keep, KEEP)
   resolve_csa(g, o, what, level + 1)
 end
 
@@ -257,23 +301,14 @@ function M.resolve(name, o, level, what)
   level = level or 2
   args.enum(what and what .. ": pattern" or "pattern", name, M.names, level + 1)
   what = what or "pattern " .. name
-  o = args.options(what, o, M.options, level + 1)
+  o = option.table(what, o, M.rows, level + 1)
   check_taken(name, o, what, level + 1)
-  local g = { name = name }
+  local g = { name = name, s_kv = o.s_kv, topk = o.topk, seed = given(o.seed, 0), invalid_rows = given(o.invalid_rows, 0) }
   if not PATTERNS[name].needs then g.s_q = args.integer(what .. ": s_q", o.s_q, 0, INT32_MAX, level + 1) end
-  if o.s_kv ~= nil then g.s_kv = args.integer(what .. ": s_kv", o.s_kv, 0, INT32_MAX, level + 1) end
-  if o.topk ~= nil then g.topk = args.integer(what .. ": topk", o.topk, 0, INT32_MAX, level + 1) end
-  g.seed = args.integer(what .. ": seed", given(o.seed, 0), 0, nil, level + 1)
-  g.invalid_rows = args.number(what .. ": invalid_rows", given(o.invalid_rows, 0), 0, 1, level + 1)
   local _, err = PATTERNS[name].resolve(g, o, what, level + 1)
   if err then return nil, err end
   g.lengths = given(o.lengths, "natural")
-  if type(g.lengths) == "number" then
-    args.integer(what .. ": lengths", g.lengths, 0, g.topk, level + 1)
-  elseif g.lengths ~= "natural" and g.lengths ~= "none" and g.lengths ~= "uniform" then
-    error(("%s: lengths: got %s, wanted natural, none, uniform or a whole number in 0 .. %d"):format(
-      what, args.show(g.lengths), g.topk), level + 1)
-  end
+  if type(g.lengths) == "number" then args.integer(what .. ": lengths", g.lengths, 0, g.topk, level + 1) end
   if g.s_q * g.topk > MAX_ENTRIES then
     error(("%s: s_q * topk: got %d * %d, wanted at most %d entries"):format(what, g.s_q, g.topk, MAX_ENTRIES), level + 1)
   end

@@ -75,6 +75,9 @@ end
 --- Tensor-parallel sizes, rising.
 M.tp = TP
 
+--- What lists the names, in messages.
+M.listed = "fh.preset.names()"
+
 --- Sorted list of the names that get() knows.
 function M.names()
   local copy = {}
@@ -82,13 +85,10 @@ function M.names()
   return copy
 end
 
---- Raise unless `name` is one of names(): "WHAT: got .., wanted a name that fh.preset.names() lists", and the nearest one.
--- Returns name.
+--- Raise unless `name` is one of names(): "WHAT: got .., wanted one of 30 names (fh.preset.names() lists them)", and the nearest
+-- one. Returns name.
 function M.check(what, name, level)
-  if by_name[name] then return name end
-  local near = args.nearest(name, names)
-  error(("%s: got %s, wanted a name that fh.preset.names() lists%s"):format(what, args.show(name),
-    near and ('; did you mean "%s"?'):format(near) or ""), (level or 2) + 1)
+  return (args.enum(what, name, names, (level or 2) + 1, M.listed))
 end
 
 --- A fresh table: name, model, tp; heads of the model, h_q of one rank, h_pad that a 64- or 128-head kernel pads them to; d_qk,

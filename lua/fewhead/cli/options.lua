@@ -23,14 +23,6 @@ local function check_axis(value, row)
   if ok then return value end
   return nil, err:match(", wanted (.*)$")
 end
--- The values of an axis of fh.axis; the value stays text.
-local function check_values(value, row)
-  local ok, err = pcall(axis.values, row.flag, row.key, value)
-  if ok then return value end
-  return nil, err:match(", wanted (.*)$")
-end
-option.kinds.VALUES = { parse = check_values, check = check_values }
-
 option.kinds.AXIS = { parse = check_axis, check = check_axis }
 
 -- A plug-in and what to call it; the value is a provider (fh.provider).
@@ -51,19 +43,18 @@ local shared
 -- first asked for.
 function M.shared()
   if shared then return shared end
-  local device, layout = require "fewhead.device.device", require "fewhead.case.layout"
+  local device, case = require "fewhead.device.device", require "fewhead.case.case"
   local pattern, preset = require "fewhead.case.pattern", require "fewhead.case.preset"
   local provider = require "fewhead.device.provider"
+  local function of_case(key, changes) return option.like(case.rows.by_key[key], changes) end
   shared = {
-    preset = { "--preset", "NAME", "model and TP size", default = preset.default, choices = preset.names() },
-    heads = { "--heads", "INTEGER", "heads of this rank, if not the preset's", lo = 1, hi = 128 },
-    s_q = { "--s-q", "AXIS", "rows of a chunk", lo = 1 },
-    pattern = { "--pattern", "NAME", "index pattern", default = "csa", choices = pattern.drawn },
-    indices = {
-      "--indices", "FILE", "captured index lists in place of a pattern: int32 .npy [rows, topk]", without = { "pattern" },
-    },
-    layout = { "--layout", "NAME", "memory layout", default = "vllm", choices = layout.names },
-    seed = { "--seed", "INTEGER", "of numbers and indices", default = 0, lo = 0 },
+    preset = of_case("preset", { default = preset.default }),
+    heads = of_case("heads", { [3] = "heads of this rank, if not the preset's" }),
+    s_q = of_case("s_q", { [2] = "AXIS", lo = 1 }),
+    pattern = of_case("pattern", { default = "csa", choices = pattern.drawn }),
+    indices = of_case("indices", { without = { "pattern" } }),
+    layout = of_case("layout", { default = "vllm" }),
+    seed = of_case("seed", { default = 0 }),
     device = { "--device", "NAME", "device to run on: cpu, cuda:0", default = device.default_name() },
     provider = provider.option,
     seconds = { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
@@ -76,16 +67,12 @@ end
 --- A row for every axis of a sweep, --s-q to --seed, for a script's list of options; opt[key] is text for fh.sweep. defaults: by
 -- key.
 function M.axes(defaults)
-  local rows = {}
-  for _, one in ipairs(axis.axes) do
-    if one.key ~= "h_q" then -- --heads says it
-      rows[#rows + 1] = {
-        "--" .. one.key:gsub("_", "-"), one.kind == "number" and "AXIS" or "LIST", one.about, kind = "VALUES",
-        default = (defaults or {})[one.key], without = one.key == "indices" and { "pattern" } or nil,
-      }
-    end
+  local changes = { h_q = false, indices = { without = { "pattern" } } } -- --heads says h_q
+  for key, value in pairs(defaults or {}) do
+    changes[key] = changes[key] or {}
+    changes[key].default = value
   end
-  return rows
+  return axis.rows(changes)
 end
 
 --- The device that --device names; nil and the reason, by that option.
@@ -94,8 +81,10 @@ function M.open_device(name)
   return dev, err and err:gsub("^name:", "--device:")
 end
 
--- The row that an entry of a script's list stands for: a row, the name of a shared one, or that with fields of its own.
+-- The row that an entry of a script's list stands for: a row, checked or not, the name of a shared one, or that name with fields
+-- of the script's own.
 local function row_of(where, entry, level)
+  if option.is_row(entry) then return entry end
   local name = type(entry) == "table" and entry[1] or entry
   if type(name) ~= "string" or name:sub(1, 1) == "-" then return args.table(where, entry, level + 1) end
   local names, row = {}, {}
@@ -103,6 +92,7 @@ local function row_of(where, entry, level)
   table.sort(names)
   args.enum(where, name, names, level + 1)
   for key, value in pairs(M.shared()[name]) do row[key] = value end
+  if type(entry) == "table" and entry[2] then row.kind = nil end
   for key, value in pairs(type(entry) == "table" and entry or {}) do
     if key ~= 1 then row[key] = value end
   end
@@ -117,11 +107,12 @@ Options.__index = Options
 --   usage      the command as a person types it; default "fewhead run experiments/NAME.lua [options]"
 --   about      lines for the head of the help
 --   arguments  how many values without an option are allowed, {least, most}; default none. They come back as opt[1], opt[2], ..
---   options    a list of rows (fewhead.base.option): { "--s-q", KIND, "help", key =, kind =, default =, lo =, hi =, choices =,
+--   options    a list of rows (fewhead.base.option), also checked ones, such as fh.layers.rows.by_key.keep:
+--                { "--s-q", KIND, "help", key =, kind =, default =, lo =, hi =, choices =,
 --                repeated =, optional =, without =, with = }, and of names of shared rows: "preset", or { "layout",
 --                default = "offset" } with other fields. KIND nil: a flag. Else INTEGER, NUMBER, AXIS (checked, kept as text),
---                LIST (commas, comes back as a table), FILE (must be readable), DIR (not empty), PROVIDER (NAME=FILE, comes back
---                as a provider), any other word: text, one of `choices` if those are given.
+--                LIST (commas, comes back as a table), BOOLEAN (true or false), FILE (must be readable), DIR (not empty),
+--                PROVIDER (NAME=FILE, comes back as a provider), any other word: text, one of `choices` if those are given.
 function M.new(spec)
   args.options("cli.options", spec, { "name", "usage", "about", "options", "arguments" })
   args.string("cli.options: name", spec.name)
@@ -133,6 +124,11 @@ function M.new(spec)
     list[i] = row_of(("cli.options: option %d"):format(i), entry, 2)
   end
   self.rows = option.rows("cli.options", list, 2)
+  for i, row in ipairs(self.rows.list) do
+    if not row.flag then
+      error(("cli.options: option %d: got %s, wanted a name such as \"--s-q\""):format(i, args.show(row.key)), 2)
+    end
+  end
   self.list, self.by_flag = self.rows.list, self.rows.by_flag
   return self
 end
@@ -178,7 +174,8 @@ end
 local function spell_flag(row) return row.flag end
 
 --- Parse a list of words. Returns the table of values; or nil and a message; or nil alone after --help, which it prints.
--- Forms: --name value, --name=value, --flag, and -- before words that are not options. Of an option given twice the last counts.
+-- Forms: --name value, --name=value, --flag, and -- before words that are not options. An option whose
+-- row is not repeated may be given once.
 function Options:parse(argv)
   local found, words = self:split(argv)
   if not found then
@@ -188,6 +185,7 @@ function Options:parse(argv)
   local opt, given = option.defaults(self.rows), {}
   for _, one in ipairs(found) do
     local row, value = one.row, true
+    if given[row.key] and not row.repeated then return nil, ("%s: given twice, wanted once"):format(row.flag) end
     if row.metavar and one.text ~= true then
       local wanted
       value, wanted = row.kind.parse(one.text, row)
@@ -217,6 +215,7 @@ local reader
 -- s_q: got 257, wanted .." becomes "overlap: --s-q: got 257, wanted ..". nil for a message about anything else.
 function M.in_option_words(message)
   local what, rest = tostring(message):match("^(.-): (got .*)$")
+  if not what then what, rest = tostring(message):match("^(.-): (has no effect .*)$") end
   local key = what and what:match("([%w_]+)$")
   if not reader or not key then return nil end
   for _, one in ipairs(reader.list) do

@@ -42,7 +42,7 @@ local parser = options {
     { "--json", nil, "one JSON line a check, and the summary on stderr" },
     { "--path", "LIST", "paths to check", choices = checked },
     { "--grid", "FILE", "cases of this file instead of our own and the production calls", repeated = true },
-    { "--full", nil, "more rows of what is too large to be compared as a whole" },
+    grid.rows.by_key.full,
     { "--filter", "TEXT", "only cases whose group or description contains TEXT" },
     "provider", "device",
   },

@@ -12,6 +12,8 @@
 -- own.
 
 local args = require "fewhead.base.arguments"
+local case = require "fewhead.case.case"
+local option = require "fewhead.base.option"
 
 local M = {}
 
@@ -131,48 +133,13 @@ end
 
 -- ---- The axes ----------------------------------------------------------------------------------------------------------------
 
---- The axes, the options of fh.case, the slowest-changing first: { key =, kind =, about = }. kind: "number", "boolean", "name" or
--- "mixed", names and numbers. What a number may be is for the case to say: a cell that it refuses is a row with its reason.
-M.axes = {
-  { key = "s_q", kind = "number", about = "rows of a chunk" },
-  { key = "preset", kind = "name", about = "model and TP size" },
-  { key = "heads", kind = "number", about = "query heads of this rank" },
-  { key = "h_q", kind = "number", about = "another name of heads" },
-  { key = "pattern", kind = "name", about = "index pattern" },
-  { key = "layout", kind = "name", about = "memory layout" },
-  { key = "s_kv", kind = "number", about = "KV rows" },
-  { key = "topk", kind = "number", about = "width of the index lists" },
-  { key = "window", kind = "number", about = "rows of the sliding window" },
-  { key = "index_topk", kind = "number", about = "picks of the indexer" },
-  { key = "ratio", kind = "number", about = "tokens to a compressed KV row" },
-  { key = "prior", kind = "number", about = "tokens before the chunk" },
-  { key = "requests", kind = "number", about = "requests in the chunk" },
-  { key = "keep", kind = "number", about = "share of picks kept from row to row" },
-  { key = "holes", kind = "number", about = "share of invalid entries in the lists" },
-  { key = "repeats", kind = "boolean", about = "lists with repeated indices" },
-  { key = "lengths", kind = "mixed", about = "topk_length: natural, uniform, none or a number" },
-  { key = "invalid_rows", kind = "number", about = "share of rows without a valid key" },
-  { key = "indices", kind = "name", about = "captured index lists: int32 .npy [rows, topk]" },
-  { key = "boundaries", kind = "boolean", about = "the call says where requests begin" },
-  { key = "h_pad", kind = "number", about = "heads that the padded path computes" },
-  { key = "d_qk", kind = "number", about = "width of q and of a KV row" },
-  { key = "d_v", kind = "number", about = "width of the output" },
-  { key = "values", kind = "name", about = "numbers in q and kv: normal, flashmla" },
-  { key = "scale_q", kind = "number", about = "factor on q" },
-  { key = "sink", kind = "name", about = "attn_sink: normal, none, flashmla" },
-  { key = "sm_scale", kind = "number", about = "factor on the logits" },
-  { key = "lse", kind = "boolean", about = "whether the call asks for lse" },
-  { key = "max_logits", kind = "boolean", about = "whether the call asks for max_logits" },
-  { key = "seed", kind = "number", about = "seed of numbers and indices" },
-}
-
---- The axes by key, and their keys in order.
-M.by_key, M.keys = {}, {}
-for i, one in ipairs(M.axes) do M.by_key[one.key], M.keys[i] = one, one.key end
-
--- Names that an axis may have; nil where the case says it.
-local function choices_of(key)
-  if key == "pattern" or key == "layout" then return require("fewhead.case." .. key).names end
+--- The axes: the rows of fh.case's options that a sweep takes several values of, the slowest-changing first; by key; and the keys
+-- in order. What a number may be is for the case to say: a cell that it refuses is a row with its reason.
+M.axes, M.by_key, M.keys = {}, {}, {}
+for _, row in ipairs(case.rows.list) do
+  if row.axis then
+    M.axes[#M.axes + 1], M.by_key[row.key], M.keys[#M.keys + 1] = row, row, row.key
+  end
 end
 
 -- The values of an axis of true and false.
@@ -192,13 +159,21 @@ local function booleans(what, spec, level)
   return values
 end
 
+-- Refuse a name that is none of an axis's.
+local function check_name(what, name, row, level)
+  if row.choices then args.enum(what, name, row.choices, level + 1, row.listed) end
+end
+
 -- The values of an axis of names and numbers.
-local function mixed(spec)
+local function mixed(what, spec, row, level)
   local list = {}
   for _, item in ipairs(type(spec) == "table" and spec or { spec }) do
     if type(item) == "string" then
       for part in parts(item) do list[#list + 1] = decimal(part) or part:match("^%s*(.-)%s*$") end
     else list[#list + 1] = item end
+  end
+  for _, item in ipairs(list) do
+    if type(item) == "string" then check_name(what, item, row, level + 1) end
   end
   return list
 end
@@ -207,21 +182,54 @@ end
 -- axis, and on names that nothing has; level as in error(), 1 = the caller of this.
 function M.values(what, key, spec, level)
   level = level or 1
-  local kind = M.by_key[key].kind
+  local row = M.by_key[key]
+  local kind = row.kind.axis
   if kind == "boolean" then return booleans(what, spec, level + 1) end
-  if kind == "mixed" or (key == "sink" and type(spec) == "boolean") then return mixed(spec) end
+  if kind == "mixed" then return mixed(what, spec, row, level + 1) end
   if kind == "name" then
     local list = words(spec)
     if not list then error(("%s: got %s, wanted %s"):format(what, args.show(spec), NAMES), level + 1) end
-    local choices = choices_of(key)
-    for _, name in ipairs(list) do
-      if choices then args.enum(what, name, choices, level + 1) end
-      if key == "preset" then require("fewhead.case.preset").check(what, name, level + 1) end
-    end
+    for _, name in ipairs(list) do check_name(what, name, row, level + 1) end
     return list
   end
   local list, given, wanted = numbers(spec)
   if not list then error(("%s: got %s, wanted %s"):format(what, args.show(given), wanted), level + 1) end
+  return list
+end
+
+-- Several values of an option: a text, a value, a list, or a function. The text of a command line is checked and stays text; its
+-- files must be there. In Lua a sweep checks them when it makes its cells, and names the value that is wrong.
+local VALUES = { check = function(value) return value end }
+option.kinds.VALUES = VALUES
+function VALUES.parse(text, row)
+  if row.of.kind == option.kinds.FILE then
+    for part in parts(text) do
+      local good, wanted = row.of.kind.parse(part)
+      if not good then return nil, wanted end
+    end
+  end
+  local ok, err = pcall(M.values, row.key, row.of.key, text)
+  if ok then return text end
+  return nil, tostring(err):match(", wanted (.*)$")
+end
+
+-- What the help calls several values of a kind.
+local METAVARS = { number = "AXIS" }
+
+--- Rows for an option list in which every axis takes several values: for the command line and for fh.sweep. changes: by key,
+-- fields of rows to change, such as a default; false leaves an axis out.
+function M.rows(changes)
+  local list = {}
+  for _, row in ipairs(M.axes) do
+    local change = changes and changes[row.key]
+    if change ~= false then
+      local fields = { [2] = METAVARS[row.kind.axis] or "LIST", kind = "VALUES", of = row }
+      for key, value in pairs(change or {}) do fields[key] = value end
+      local one = option.like(row, fields)
+      one.default, one.choices = change and change.default, nil -- a default of one value is no axis; the values are the row's
+      list[#list + 1] = one
+    end
+  end
   return list
 end
 
@@ -233,7 +241,7 @@ function M.list()
   add("patterns", require("fewhead.case.pattern").names)
   add("layouts", require("fewhead.case.layout").names)
   lines[#lines + 1] = "axes"
-  for _, one in ipairs(M.axes) do lines[#lines + 1] = ("  %-13s %-8s %s"):format(one.key, one.kind, one.about) end
+  for _, row in ipairs(M.axes) do lines[#lines + 1] = ("  %-13s %-8s %s"):format(row.key, row.kind.axis, row.about) end
   return table.concat(lines, "\n")
 end
 
@@ -329,7 +337,7 @@ end
 --- An option that follows from the others: space:derive("prior", function(cell) return 8192 - cell.s_q end). The function sees
 -- all axes of the sweep, also those that stand beside the space.
 function Space:derive(key, f)
-  args.enum("axis.derive: key", key, M.keys, 2)
+  args.enum("axis.derive: key", key, M.keys, 2, "fh.axis.list()")
   check_function("axis.derive: " .. key, f, 2)
   return extended(self, { after = function(cells)
     local list = {}

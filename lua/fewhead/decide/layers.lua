@@ -7,10 +7,11 @@
 --
 -- How the layers lie in memory and share lists and plans stands in fewhead.chunk.
 local args = require "fewhead.base.arguments"
+local case = require "fewhead.case.case"
 local chunks = require "fewhead.measure.chunk"
 local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
-local layout = require "fewhead.case.layout"
+local option = require "fewhead.base.option"
 local path_table = require "fewhead.device.path"
 local preset = require "fewhead.case.preset"
 local records = require "fewhead.record.record"
@@ -28,8 +29,32 @@ local REFERENCE_FLOPS = 1e9
 
 -- What may be named: no providers, whose calls need not be what a graph can hold.
 local NAMES = { "native", "auto", unpack(path_table.candidates()) }
-local OPTIONS = { "preset", "s_q", "prior", "pattern", "keep", "layout", "seed", "buffers" }
-local TIMING = { "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "clock", "stopwatch", "interrupted" }
+
+-- The row of a case's option with other fields.
+local function of_case(key, changes) return option.like(case.rows.by_key[key], changes) end
+
+-- The options of fewhead.timing that have effect here: layers are timed hot, and one arm twice that is chosen here.
+local TIMING = {}
+for _, row in ipairs(timing.rows.list) do
+  if row.key ~= "cold" and row.key ~= "noise" and row.key ~= "stopped" then TIMING[#TIMING + 1] = row end
+end
+
+--- The options of fh.layers (fewhead.base.option).
+M.rows = option.rows("layers", {
+  of_case("preset", { axis = false, default = preset.default }),
+  of_case("s_q", { axis = false, lo = 1, [3] = "rows of the chunk (default 16 on a CPU, 8192 on a GPU)" }),
+  of_case("prior", { [2] = "INTEGER", axis = false,
+    [3] = "rows of the prompt before it (default: the prompt is 8192 rows long and ends with it)" }),
+  of_case("pattern", { axis = false, [3] = "how lists are drawn", default = "local", choices = { "local", "csa" } }),
+  of_case("keep", { axis = false, [3] = "share of picks that local keeps from row to row (default 0.9)",
+    with = { pattern = { "local" } } }),
+  of_case("layout", { axis = false, default = "vllm" }), of_case("seed", { axis = false, default = 0 }),
+  { "--buffers", "INTEGER", "how many layers have q, KV and outputs of their own at most", lo = 1 },
+  { "paths", "TABLE", "what is compared, all with the first" },
+  { "device", "ANY", "default device.default()" }, { "run", "TABLE", "a header of fh.run" },
+  unpack(TIMING),
+})
+local CHUNK = { "preset", "s_q", "prior", "pattern", "keep", "layout", "seed", "buffers" }
 
 -- One result for all lists: the first that is not a pass speaks for them.
 local function merge(results)
@@ -207,20 +232,10 @@ end
 -- } stands beside the other fields where a path works on plans), .case, .noise, :record(path) and tostring; nil, message when it
 -- cannot run.
 function M.run(o)
-  local known = { "paths", "device", "run", unpack(OPTIONS) }
-  for _, key in ipairs(TIMING) do known[#known + 1] = key end
-  o = args.options("layers", o, known)
-  local dev = device.check("layers: device", o.device or device.default())
-  local chosen = {
-    preset = args.enum("layers: preset", given(o.preset, preset.default), preset.names()),
-    s_q = args.integer("layers: s_q", given(o.s_q, ROWS[dev.kind]), 1),
-    pattern = args.enum("layers: pattern", given(o.pattern, "local"), { "local", "csa" }), keep = o.keep, prior = o.prior,
-    layout = args.enum("layers: layout", given(o.layout, "vllm"), layout.names),
-    seed = args.integer("layers: seed", given(o.seed, 0), 0), buffers = o.buffers,
-  }
-  if o.prior ~= nil then args.integer("layers: prior", o.prior, 0) end
-  if o.keep ~= nil then args.number("layers: keep", o.keep, 0, 1) end
-  if o.buffers ~= nil then args.integer("layers: buffers", o.buffers, 1) end
+  o = option.table("layers", o, M.rows)
+  local dev, chosen = device.check("layers: device", o.device or device.default()), {}
+  for _, key in ipairs(CHUNK) do chosen[key] = o[key] end
+  chosen.s_q = given(o.s_q, ROWS[dev.kind])
   local h_q, paths = preset.get(chosen.preset).h_q, o.paths
   if paths == nil then
     paths = {}
@@ -229,10 +244,10 @@ function M.run(o)
     end
     paths[#paths + 1] = "auto"
   end
-  for i, path in ipairs(args.table("layers: paths", paths)) do args.enum(("layers: paths[%d]"):format(i), path, NAMES) end
+  for i, path in ipairs(paths) do args.enum(("layers: paths[%d]"):format(i), path, NAMES) end
   paths = compare.expand("layers: paths", paths, dev, 2)
   local how = {}
-  for _, key in ipairs(TIMING) do how[key] = o[key] end
+  for _, row in ipairs(TIMING) do how[row.key] = o[row.key] end
 
   local chunk, err = chunks.build(dev, chosen)
   if not chunk then return nil, err end

@@ -10,22 +10,17 @@ local args = require "fewhead.base.arguments"
 local axes = require "fewhead.record.axes"
 local axis = require "fewhead.decide.axis"
 local cells = require "fewhead.decide.cells"
+local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
 local hash = require "fewhead.base.hash"
 local json = require "fewhead.base.json"
+local option = require "fewhead.base.option"
 local path_table = require "fewhead.device.path"
 local posix = require "fewhead.base.posix"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
 
 local M = {}
-
--- Options of the sweep itself, and those it hands on to fewhead.compare.
-local OWN = {
-  "axes", "paths", "device", "out", "on_record", "on_cell", "on_plan", "on_interrupt", "interrupted", "max_seconds", "seconds",
-  "cell_seconds", "max_bytes", "shard", "worker", "store", "retry_failed", "more", "argv", "run",
-}
-local COMPARE = { "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant" }
 
 --- The paths where none are named.
 M.paths = { "padded", "native" }
@@ -36,6 +31,50 @@ M.cell_seconds = 600
 --- How a sweep without `interrupted` runs where somebody waits for it: function(own, run), which may set callbacks in own, the
 -- sweep's own options, and returns what run() returns. nil: it just runs. The prompt sets it.
 M.attend = nil
+
+-- A part of a sweep: "2/8".
+option.kinds.SHARD = { check = function(text)
+  local i, n = tostring(text):match("^(%d+)/(%d+)$")
+  i, n = tonumber(i), tonumber(n)
+  if type(text) == "string" and i and i >= 1 and i <= n then return text end
+  return nil, '"I/N" with I in 1 .. N'
+end }
+option.kinds.SHARD.parse = option.kinds.SHARD.check
+
+-- Options of the sweep itself.
+local OWN = option.rows("sweep", {
+  { "axes", "ANY", "a space of cells" },
+  { "paths", "TABLE", "as fh.compare takes them" }, { "device", "ANY", "a device, or its name" },
+  { "out", "TEXT", "a JSONL file for the records" },
+  { "on_record", "FUNCTION", "called after each record" }, { "on_cell", "FUNCTION", "called before each cell" },
+  { "on_plan", "FUNCTION", "called before the first cell" },
+  { "on_interrupt", "FUNCTION", "called when an interrupt is heard while a cell runs", with = { worker = { true } } },
+  { "interrupted", "FUNCTION", "true to stop" },
+  { "--seconds", "NUMBER", "bound for the whole sweep, set-up included; 0: no bound, the fewest samples", lo = 0 },
+  { "--max-seconds", "NUMBER", "time to spend on timing all cells, without a bound for the sweep", lo = 0,
+    without = { "seconds" } },
+  { "--cell-seconds", "NUMBER", "a cell hangs after this long", lo = 0, with = { worker = { true } } },
+  { "--max-bytes", "INTEGER", "cells whose tensors take more are refused", lo = 0 },
+  { "--shard", "I/N", "part I of N of the cells; fewhead merge puts the parts together", kind = "SHARD" },
+  { "--worker", nil, "the cells run in a process of their own" },
+  { "store", "TABLE", "the folder of the run" },
+  { "--retry-failed", nil, "measure again what failed in the run that is resumed", with = { store = true } },
+  { "more", "FUNCTION", "options of one more cell" },
+  { "argv", "TABLE", "the words of the command" }, { "run", "TABLE", "a header of fh.run" },
+})
+
+-- Options that a sweep hands on to fewhead.compare.
+local COMPARE = {}
+for i, key in ipairs { "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant" } do
+  COMPARE[i] = compare.rows.by_key[key]
+end
+
+--- The options of fh.sweep (fewhead.base.option): every axis, its own, and those of fewhead.compare that all cells share.
+M.rows = axis.rows()
+for _, list in ipairs { OWN.list, COMPARE } do
+  for _, row in ipairs(list) do M.rows[#M.rows + 1] = row end
+end
+M.rows = option.rows("sweep", M.rows)
 
 -- Of a cell's share of the seconds, what timing gets; the rest is set-up and parity.
 local TIMING_SHARE = 0.7
@@ -49,48 +88,33 @@ local function new(list) return setmetatable({ records = list or {}, interrupted
 -- ---- The task ----------------------------------------------------------------------------------------------------------------
 
 -- { i, n } of a shard's text "2/8".
-local function shard_of(value, level)
-  local i, n = tostring(value):match("^(%d+)/(%d+)$")
-  i, n = tonumber(i), tonumber(n)
-  if not i or n < 1 or i < 1 or i > n then
-    error(('sweep: shard: got %s, wanted "i/N" with i in 1 .. N'):format(args.show(value)), level + 1)
-  end
-  return { i, n }
-end
-
-local function check_own(own, level)
-  if own.max_seconds ~= nil then args.number("sweep: max_seconds", own.max_seconds, 0, nil, level + 1) end
-  if own.seconds ~= nil then args.number("sweep: seconds", own.seconds, 0, nil, level + 1) end
-  if own.cell_seconds ~= nil then args.number("sweep: cell_seconds", own.cell_seconds, 0, nil, level + 1) end
-  if own.max_bytes ~= nil then args.integer("sweep: max_bytes", own.max_bytes, 0, nil, level + 1) end
-  if own.worker and type(own.device) == "table" then
-    error("sweep: device: got a device, wanted its name: the worker process opens it", level + 1)
-  end
-  if own.seconds == 0 then own.seconds, own.max_seconds = nil, 0 end -- the fewest samples, however long they take
+local function shard_of(text)
+  local i, n = text:match("^(%d+)/(%d+)$")
+  return { tonumber(i), tonumber(n) }
 end
 
 -- What a sweep is to do: { plan =, own = options of its own, how = options of fh.compare, shard = }. Wrong options raise; level
 -- as in error(), 1 = the caller of this.
 local function task_of(options, level)
-  local known = {}
-  for _, list in ipairs { require("fewhead.case.case").options, OWN, COMPARE } do
-    for _, key in ipairs(list) do known[#known + 1] = key end
-  end
-  args.options("sweep", args.table("sweep", options, level + 1), known, level + 1)
+  local o = option.table("sweep", args.table("sweep", options, level + 1), M.rows, level + 1)
   local task = { own = {}, how = {} }
-  for _, key in ipairs(OWN) do task.own[key] = options[key] end
-  for _, key in ipairs(COMPARE) do task.how[key] = options[key] end
-  check_own(task.own, level + 1)
+  for _, row in ipairs(OWN.list) do task.own[row.key] = o[row.key] end
+  for _, row in ipairs(COMPARE) do task.how[row.key] = options[row.key] end -- what was said alone: it tells runs apart
+  local own = task.own
+  if own.worker and type(own.device) == "table" then
+    error("sweep: device: got a device, wanted its name: the worker process opens it", level + 1)
+  end
+  if own.seconds == 0 then own.seconds, own.max_seconds = nil, 0 end -- the fewest samples, however long they take
   if not task.own.worker then -- else the worker process says what is wrong with the two
     local dev = device.check("sweep: device", task.own.device or device.default(), level + 1)
-    require("fewhead.measure.compare").expand("sweep: paths", task.own.paths or M.paths, dev, level + 1)
+    compare.expand("sweep: paths", task.own.paths or M.paths, dev, level + 1)
   end
   local of_cells = { axes = options.axes }
   for _, key in ipairs(axis.keys) do of_cells[key] = options[key] end
   task.plan = cells.plan(of_cells, level + 1)
   task.cells = task.plan.cells
   if options.shard then
-    task.shard = shard_of(options.shard, level + 1)
+    task.shard = shard_of(options.shard)
     task.cells = cells.shard(task.cells, unpack(task.shard))
   end
   return task
@@ -466,8 +490,8 @@ end
 --   cell_seconds with worker: a cell hangs after this long (600)
 --   seconds      bound for the whole sweep, set-up included: cells whose estimate does not fit are left out, and with worker a
 --                cell is ended when the time is over. 0: no bound, each path its fewest samples
---   max_seconds  time to spend on timing, without a bound: dealt over the cells to come by their work, and each takes its fewest
---                samples in any case. nil: each cell as long as compare takes
+--   max_seconds  time to spend on timing: dealt over the cells to come by their work. It bounds nothing: every cell is measured,
+--                and each path takes its fewest samples. Not beside seconds. nil: each cell as long as compare takes
 --   max_bytes    a cell whose tensors take more, about, is refused
 --   shard        "i/N": the cells of part i alone, chosen by their hashes
 --   store        { out = folder of runs, name =, resume = the folder of a run, or true for the latest in out }: a folder for this

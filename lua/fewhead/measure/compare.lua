@@ -10,6 +10,7 @@
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
 local device = require "fewhead.device.device"
+local option = require "fewhead.base.option"
 local isolate = require "fewhead.measure.isolate"
 local parity = require "fewhead.measure.parity"
 local paths = require "fewhead.device.path"
@@ -23,11 +24,20 @@ local M = {}
 -- What the oracle computes for one comparison at most, useful flops; beyond it rows are sampled. Under a second on one core.
 local REFERENCE_FLOPS = 5e8
 
-local TIMING = {
-  "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
-  "stopped",
-}
-local KNOWN = { "device", "run", "sample", "group", "row_invariant", "canaries", "provider_seconds", "phase", unpack(TIMING) }
+local TIMING = option.keys(timing.rows)
+
+--- The options of compare (fewhead.base.option): its own, and those of fewhead.timing.
+M.rows = option.rows("compare", {
+  { "device", "ANY", "default device.default()" },
+  { "run", "TABLE", "a header of fh.run" },
+  { "--sample", "INTEGER", "rows that parity compares at most", lo = 1 },
+  { "--group", "INTEGER", "queries of a packed group; 0: as many as fill a tile", lo = 0, hi = 64 },
+  { "--row-invariant", "BOOLEAN", "no row may depend on its neighbours: auto never packs" },
+  { "--canaries", "BOOLEAN", "whether the memory around outputs is looked at" },
+  { "--provider-seconds", "NUMBER", "a provider hangs after this long", lo = 0 },
+  { "phase", "FUNCTION", "told what comes next" },
+  unpack(timing.rows.list),
+})
 -- Options that are the call's, and so are in records.
 local CALL = { "group", "row_invariant" }
 
@@ -369,7 +379,7 @@ function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
   end
-  opts = args.options("compare", opts, KNOWN)
+  opts = option.table("compare", opts, M.rows)
   local dev = device.check("compare: device", opts.device or device.default())
   local expanded, native = M.expand("compare: paths", list, dev, 2)
   local run = opts.run or require("fewhead.record.run").header(dev)

@@ -7,6 +7,7 @@
 -- Three sources: a table of our own (here), the production calls, and files of FlashMLA's kind, one case a line.
 
 local args = require "fewhead.base.arguments"
+local option = require "fewhead.base.option"
 local device = require "fewhead.device.device"
 local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
@@ -326,11 +327,22 @@ end
 -- Of every how many of our own cases a GPU's reference answers one.
 local ORACLE_STEP = 16
 
+--- The options of run (fewhead.base.option).
+M.rows = option.rows("grid.run", {
+  { "cases", "TABLE", "default own() and production()" },
+  { "device", "ANY", "default device.default()" },
+  { "paths", "TABLE", "names of those to run" },
+  { "providers", "TABLE", "a list of those that run too" },
+  { "--full", nil, "more rows of what is too large to be compared as a whole" },
+  { "on_result", "FUNCTION", "called after each check" },
+})
+local ORACLE_ROWS = option.rows("grid.check_oracle", { M.rows.by_key.device, M.rows.by_key.on_result })
+
 --- A GPU's reference is a kernel like others: is it right? Compares what it says to some of our own cases with what the CPU's
 -- says, by the limits of single precision: it rounds no weight.
 -- Options: device, on_result; result as run's.
 function M.check_oracle(opts)
-  opts = args.options("grid.check_oracle", opts, { "device", "on_result" })
+  opts = option.table("grid.check_oracle", opts, ORACLE_ROWS)
   local dev = device.check("grid.check_oracle: device", opts.device or device.default())
   local totals, on_result = counting(opts.on_result)
   local cpu, cases = assert(device.open("cpu")), M.own()
@@ -358,7 +370,7 @@ end
 -- =, failed =, invalid =, refused =, sampled =, checks =, cases = }: refused counts cases that a provider does not run, sampled
 -- checks that compared a part of the rows.
 function M.run(opts)
-  opts = args.options("grid.run", opts, { "cases", "device", "paths", "providers", "full", "on_result" })
+  opts = option.table("grid.run", opts, M.rows)
   local cases = opts.cases
   if not cases then
     cases = M.own()

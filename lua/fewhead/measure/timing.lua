@@ -9,20 +9,36 @@
 -- nothing about the distribution. One arm runs twice in each pass: how far it differs from itself is the noise floor.
 
 local args = require "fewhead.base.arguments"
+local option = require "fewhead.base.option"
 local path_table = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
 local stats = require "fewhead.measure.stats"
 
 local M = {}
 
+-- Samples of an arm that one may ask for, and seconds.
+local MOST_SAMPLES, MOST_SECONDS = 1e6, 1e6
+
+--- The options of measure (fewhead.base.option).
+M.rows = option.rows("timing", {
+  -- 6: the fewest for which a 95 % interval of a median exists
+  { "--min-samples", "INTEGER", "samples of a path at least", default = 6, lo = 1, hi = MOST_SAMPLES },
+  { "--max-samples", "INTEGER", "samples of a path at most", default = 100, lo = 1, hi = MOST_SAMPLES },
+  { "--max-seconds", "NUMBER", "time to spend on timing, once each path has its fewest samples", default = 10, lo = 0,
+    hi = MOST_SECONDS },
+  { "--rel-ci", "NUMBER", "stop when half the interval of every median is under this share of it", default = 0.02, lo = 0,
+    hi = 10 },
+  { "--confidence", "NUMBER", "of intervals", default = 0.95, lo = 0.5, hi = 0.9999 },
+  { "--cold", nil, "find caches cold in every run" },
+  { "noise", "ANY", "the arm that runs twice, or false" },
+  { "clock", "ANY", "a function that returns nanoseconds" },
+  { "stopwatch", "FUNCTION", "function(run) that returns microseconds and the run's status" },
+  { "interrupted", "FUNCTION", "asked before every sample: true ends the measurement" },
+  { "stopped", "FUNCTION", "asked before and after every sample: true drops it" },
+})
+
 -- What measure does unless told otherwise.
-M.defaults = {
-  min_samples = 6,    -- the fewest for which a 95 % interval of a median exists
-  max_samples = 100,
-  max_seconds = 10,   -- checked once min_samples are there
-  rel_ci = 0.02,      -- stop when every arm's median is known this well: half its interval over the median
-  confidence = 0.95,
-}
+M.defaults = option.defaults(M.rows)
 
 local WARMUP_SECONDS = 0.01  -- an arm is warm after this long or this many runs, whichever comes first; at least one run
 local WARMUP_RUNS = 20
@@ -34,23 +50,9 @@ local CLOCK_TICK_US = 1e-3   -- the clock counts nanoseconds: a shorter time tha
 local SAME_BAND = 0.02       -- a difference under 2 % is worth no change of path
 local VERDICT_CONFIDENCE = 0.9 -- an interval weaker than this (fewer than 5 samples) supports no verdict
 
-local OPTIONS = {
-  "min_samples", "max_samples", "max_seconds", "rel_ci", "confidence", "cold", "noise", "clock", "stopwatch", "interrupted",
-  "stopped",
-}
-
 local function settings(opts, level)
-  opts = args.options("timing", opts or {}, OPTIONS, level + 1)
-  local set = {}
-  for key, value in pairs(M.defaults) do set[key] = opts[key] == nil and value or opts[key] end
-  args.integer("timing: min_samples", set.min_samples, 1, 1e6, level + 1)
-  args.integer("timing: max_samples", set.max_samples, set.min_samples, 1e6, level + 1)
-  args.number("timing: max_seconds", set.max_seconds, 0, 1e6, level + 1)
-  args.number("timing: rel_ci", set.rel_ci, 0, 10, level + 1)
-  args.number("timing: confidence", set.confidence, 0.5, 0.9999, level + 1)
-  set.cold = args.boolean("timing: cold", opts.cold or false, level + 1)
-  set.noise, set.clock, set.stopwatch, set.interrupted = opts.noise, opts.clock, opts.stopwatch, opts.interrupted
-  set.stopped = opts.stopped
+  local set = option.table("timing", opts, M.rows, level + 1)
+  args.integer("timing: max_samples", set.max_samples, set.min_samples, MOST_SAMPLES, level + 1)
   if set.clock == nil then set.clock = require("fewhead.base.ffi").C.fh_time_ns end
   return set
 end
