@@ -22,7 +22,7 @@ local opt = fh.options {
 }:read(arg)
 
 local function fail(message) fh.cli.exit(fh.cli.FAILED, "engine_ab: " .. message) end
-local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+local quoted = fh.shell.quote
 
 -- ---- Start -----------------------------------------------------------------------------------------------------------------
 

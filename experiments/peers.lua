@@ -235,7 +235,7 @@ local driver = run.driver ~= "" and (", driver %s"):format(run.driver) or ""
 local markdown = table.concat {
   "# ", title, "\n\n",
   list {
-    ("command: `./fewhead run experiments/peers.lua %s`"):format(table.concat(arg, " ")),
+    ("command: `%s`"):format(fh.shell.line { "./fewhead", "run", "experiments/peers.lua", unpack(arg) }),
     ("commit %s%s%s, %s"):format(run.commit, run.dirty and " with changes" or "", driver, run.date),
   },
   list(head), "\n", fh.table.markdown(rows, race_columns), "\n", #notes > 0 and list(notes) .. "\n" or "",

@@ -71,7 +71,7 @@ print((fh.table.text(rows, columns)))
 if opt.out then
   local text = { "# Serving, by workload\n", "```", tostring(engine), "```\n", (fh.table.markdown(rows, columns)), "",
     ("A trace comes at %.0f %% of %.0f prompt tokens a second. Command: `%s`."):format(100 * opt.load, speed,
-      table.concat(run.argv or {}, " ")) }
+      fh.shell.line { "./fewhead", "run", "experiments/serving_workloads.lua", unpack(arg) }) }
   need(fh.file.write(opt.out .. "/serving.md", table.concat(text, "\n") .. "\n"))
   local lines = {}
   for i, record in ipairs(records) do lines[i] = fh.json.encode(record) .. "\n" end

@@ -10,7 +10,7 @@ local M = {}
 --- The rooms, lowest first: a module requires modules of its own room and of rooms before it, none of a later one. In each room
 -- the modules that scripts use; the others are this library's own plumbing.
 M._rooms = {
-  { "base", { "arguments", "option", "ffi", "json", "npy", "table" } },
+  { "base", { "arguments", "option", "ffi", "json", "npy", "table", "shell" } },
   { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "file", "record", "run", "store", "axes" } },

@@ -264,7 +264,7 @@ describe("experiments/layers.lua", function()
     local folder = helper.folder()
     local status, out, err = process.run {
       "./fewhead", "run", "experiments/layers.lua", "--s-q", "1", "--prior", "20,30", "--pattern", "local,csa", "--seconds", "0",
-      "--out", folder,
+      "--preset", "v4.1-flash tp8", "--out", folder,
     }
     assert.same({ 0, "" }, { status, err })
     assert.matches("^v4%.1%-flash tp8 on .-: 1 rows after 20 .-, lists local %(0%.9 kept%), layout vllm\n", out)
@@ -280,6 +280,9 @@ describe("experiments/layers.lua", function()
     assert.equal(rows, records)
     local text = helper.read(folder .. "layers.md")
     assert.matches("^# One chunk through all attention layers on .-\n\n%- command: .-\n\n```\nv4%.1%-flash tp8 on ", text)
+    local words = "--pattern local,csa --seconds 0 --preset 'v4.1-flash tp8' --out " .. folder
+    local command = ("`./fewhead run experiments/layers.lua --s-q 1 --prior 20,30 %s`\n"):format(words)
+    assert.is_truthy(text:find(command, 1, true), text)
     process.remove(folder)
   end)
 

@@ -17,6 +17,7 @@ local file = require "fewhead.record.file"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
 local run = require "fewhead.record.run"
+local shell = require "fewhead.base.shell"
 
 local M = {}
 
@@ -211,8 +212,8 @@ end
 --- Write what a script found into a folder (run.open_folder): NAME.md, text under a head that says what made it,
 -- and NAME.jsonl, a record a line. header: that of the run.
 function M.write(folder, header, name, title, list, text)
-  local head = ("# %s on %s\n\n- command: `./fewhead run %s %s`\n- commit %s%s%s, %s\n\n"):format(title, header.device, arg[0],
-    table.concat(arg, " "), header.commit, header.dirty and " with changes" or "",
+  local head = ("# %s on %s\n\n- command: `%s`\n- commit %s%s%s, %s\n\n"):format(title, header.device,
+    shell.line { "./fewhead", "run", arg[0], unpack(arg) }, header.commit, header.dirty and " with changes" or "",
     header.driver ~= "" and ", driver " .. header.driver or "", header.date)
   local ok, err = records.write(("%s/%s.jsonl"):format(folder, name), list)
   if ok then ok, err = file.write(("%s/%s.md"):format(folder, name), ((head .. text):gsub("\n*$", "\n"))) end

@@ -9,6 +9,7 @@ local options = require "fewhead.cli.options"
 local posix = require "fewhead.base.posix"
 local records = require "fewhead.record.record"
 local store = require "fewhead.record.store"
+local shell = require "fewhead.base.shell"
 
 local M = {}
 
@@ -36,8 +37,6 @@ local function made_of(folder)
   return texts, head
 end
 
-local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
-
 local function read(path)
   local handle = assert(io.open(path, "rb"))
   local text = handle:read("*a")
@@ -55,10 +54,10 @@ local function pack(tar, name, texts)
   end
   if ok then
     local command = "tar -C %s --sort=name --owner=0 --group=0 --numeric-owner -cf %s %s"
-    ok = os.execute(command:format(quoted(scratch), quoted(tar), quoted(name))) == 0
+    ok = os.execute(command:format(shell.quote(scratch), shell.quote(tar), shell.quote(name))) == 0
     err = "tar could not write " .. tar
   end
-  os.execute("rm -rf " .. quoted(scratch))
+  os.execute("rm -rf " .. shell.quote(scratch))
   return ok, err
 end
 

@@ -11,6 +11,7 @@
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
 local posix = require "fewhead.base.posix"
+local shell = require "fewhead.base.shell"
 
 local M = {}
 
@@ -41,7 +42,7 @@ local function exists(path)
   return file ~= nil
 end
 
-local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+local quoted = shell.quote
 
 local function setting(name)
   local value = os.getenv(name)

@@ -8,12 +8,13 @@
 
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
+local shell = require "fewhead.base.shell"
 
 local M = {}
 
 local root = require("fewhead.base.checkout").root
 
-local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+local quoted = shell.quote
 
 -- First line of a git command run in the checkout, "" when it prints nothing; nil and git's reason when it fails. Variables of a
 -- git hook that started this process name another repository.

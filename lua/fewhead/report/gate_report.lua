@@ -10,6 +10,7 @@ local pictures = require "fewhead.report.pictures"
 local file = require "fewhead.record.file"
 local tables = require "fewhead.base.table"
 local score = require "fewhead.decide.score"
+local shell = require "fewhead.base.shell"
 
 local M = {}
 
@@ -76,11 +77,7 @@ local function head_lines(sweep)
   if run.device then
     lines[#lines + 1] = ("%s, %s; commit %s%s; %s"):format(run.device, require("fewhead.device.device").units(run),
       tostring(run.commit):sub(1, 12), run.dirty and " with changes" or "", run.date)
-    local words = {}
-    for i, word in ipairs(run.argv or {}) do
-      words[i] = word:find("[^%w_./:,*=+-]") and "'" .. word:gsub("'", "'\\''") .. "'" or word
-    end
-    if #words > 0 then lines[#lines + 1] = "options: " .. table.concat(words, " ") end
+    if #(run.argv or {}) > 0 then lines[#lines + 1] = "options: " .. shell.line(run.argv) end
   end
   local kernels = sweep:kernels()
   if kernels then lines[#lines + 1] = "kernels: " .. kernels end

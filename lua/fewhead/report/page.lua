@@ -12,6 +12,7 @@ local pictures = require "fewhead.report.pictures"
 local plot = require "fewhead.report.plot"
 local record_room = require "fewhead.record.record"
 local source = require "fewhead.report.source"
+local shell = require "fewhead.base.shell"
 
 local M = {}
 
@@ -249,7 +250,7 @@ local function command_text(records, constant, chunks)
   local fields = constant ~= "" and constant .. ", ROW" or "ROW"
   local call = chunks and ('print(fh.layers { paths = { "padded", "PATH" }, %s })'):format(fields)
     or ('print(fh.compare(fh.case { %s }, { "padded", "PATH" }))'):format(fields)
-  return ("echo '%s' | %s./fewhead repl"):format(call:gsub("'", "'\\''"), env)
+  return ("echo %s | %s./fewhead repl"):format(shell.quote(call), env)
 end
 
 -- ---- The table of records ---------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ local axes = require "fewhead.record.axes"
 local plot = require "fewhead.report.plot"
 local records_of = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
+local shell = require "fewhead.base.shell"
 
 local M = {}
 
@@ -30,11 +31,7 @@ local function times_text(v) return ("%.3gx"):format(v) end
 
 --- The command that a run's header remembers, as far as it does: the words after the script.
 function M.command_text(run)
-  local words = {}
-  for i, word in ipairs(run and run.argv or {}) do
-    words[i] = tostring(word):find("[^%w_./:,*=+-]") and "'" .. tostring(word):gsub("'", "'\\''") .. "'" or tostring(word)
-  end
-  return table.concat(words, " ")
+  return shell.line(run and run.argv or {})
 end
 
 -- Lines below a picture: spread, samples, how well medians are known, and the runs.
