@@ -76,6 +76,9 @@ function Terminal:screen(joined)
   return (text:gsub("[ \t]+\n", "\n"):gsub("%s+$", "\n"))
 end
 
+--- The screen with the escape codes of its colours.
+function Terminal:escapes() return tmux(self, "capture-pane", "-p", "-e") end
+
 --- Wait until the screen has this text, `times` times (1). Returns the screen; raises with it otherwise.
 function Terminal:wait(text, times)
   for _ = 1, LOOKS do

@@ -52,13 +52,13 @@ describe(":set", function()
     local out, err, status = unpack(piped(":set\n:set items\n:set items 2\n{ 1, 2, 3 }\n:set device cpu\n"
       .. "fh.device.default_name()\n"))
     assert.same({ "", 0 }, { err, status })
-    assert.matches("^device   cpu      where cases run that name no device\nitems    32 .*\nitems is 32\nitems is 2\n"
-      .. "{ 1, 2, %.%. 1 more }\ndevice is cpu\n\"cpu\"\n$", out)
+    assert.matches("^device   cpu      where cases run that name no device\ncolour   auto .*\nitems    32 .*\n"
+      .. "items is 32\nitems is 2\n{ 1, 2, %.%. 1 more }\ndevice is cpu\n\"cpu\"\n$", out)
   end)
 
   it("refuses what there is not, and the setting stays", function()
     assert.same({ "items is 32\ndevice is cpu\n",
-      ':set: no setting "devize"; did you mean device? there are: device, items, depth, width\n'
+      ':set: no setting "devize"; did you mean device? there are: device, colour, items, depth, width\n'
       .. ':set items: got "-1", wanted a whole number in 1 .. 1000000\n'
       .. ':set device: got "gpu7", wanted cpu, cuda or cuda:N; there are: '
       .. table.concat(require("fewhead").device.names(), ", ") .. "\n", 1 },

@@ -10,6 +10,12 @@ describe("show.text", function()
 
   it("prints text of several lines as it is", function() assert.equal("a\nb", show.text "a\nb") end)
 
+  it("sends no control character of a value to the terminal", function()
+    assert.equal('"a\\27[31mb"', show.text "a\27[31mb")
+    assert.equal("a\\27[31m\n\tb", show.text "a\27[31m\n\tb")
+    assert.equal("\\27[2J", show.text(setmetatable({}, { __tostring = function() return "\27[2J" end })))
+  end)
+
   it("prints a table on one line, lists first and keys sorted", function()
     assert.equal("{}", show.text {})
     assert.equal('{ 1, "two", { 3 }, [10] = true, ["a b"] = 1, b = { c = 2 }, z = 0 }',
@@ -58,7 +64,7 @@ f32 [8, 9] on %s
      0     0     0    ..     0     0     0
      0     0     0    ..     0     0     2
   min -1.5, max 2, 1 NaN]]):format(dev.name), show.text(t))
-    assert.equal(("i32 [3] on %s\n  7  7  7\n  min 7, max 7, 0 NaN"):format(dev.name),
+    assert.equal(("i32 [3] on %s\n  7  7  7\n  min 7, max 7"):format(dev.name),
       show.text(tensor.new(dev, "i32", { 3 }):fill(7)))
     assert.matches("^bf16 %[2%].*\n  2 NaN, nothing else$", show.text(tensor.new(dev, "bf16", { 2 }):fill(0 / 0)))
     local freed = tensor.new(dev, "f32", { 2 })

@@ -5,6 +5,7 @@
 --
 -- A command raises what a statement would raise. What it did is kept for :save as the Lua that does the same.
 local args = require "fewhead.base.arguments"
+local colour = require "fewhead.cli.colour"
 local show = require "fewhead.cli.show"
 
 local M = {}
@@ -68,6 +69,15 @@ M.settings = {
         error((":set device: %s; there are: %s"):format(err:gsub("^name: ", ""), table.concat(device_module().names(), ", ")), 0)
       end
       return ("assert(fh.device.set_default(%q))"):format(text)
+    end,
+  } },
+  { "colour", "auto: on a terminal where NO_COLOR is not set; on; off", {
+    get = function() return colour.mode end,
+    set = function(text)
+      if text ~= "auto" and text ~= "on" and text ~= "off" then
+        error((":set colour: got %s, wanted auto, on or off"):format(args.show(text)), 0)
+      end
+      colour.mode = text
     end,
   } },
   { "items", "entries of a Lua table that are printed", limit "items" },

@@ -40,8 +40,8 @@ local function head_comment(lines)
   return #text > 0 and table.concat(text, "\n") or nil
 end
 
--- The name under which a module was required; nil for a table that is none.
-local function module_name(value)
+--- The name under which a module of this library was required; nil for a table that is none.
+function M.module_name(value)
   for name, loaded in pairs(package.loaded) do
     if loaded == value and name:find("^fewhead") then return name end
   end
@@ -121,7 +121,7 @@ end
 function M.about(name, value)
   if value == nil then return ("%s is nil: no help"):format(name) end
   if type(value) == "function" then return called(name, value) or name .. " has no docstring" end
-  local module = type(value) == "table" and module_name(value)
+  local module = type(value) == "table" and M.module_name(value)
   if module then
     local parts = { M.of_module(module) or name }
     local meta = getmetatable(value)

@@ -6,6 +6,7 @@
 --
 -- Line editing, history and completion come from GNU readline where its library is installed. Without a terminal (a pipe, a file)
 -- the same statements are read without prompt, and the exit status is 1 when one of them failed.
+local colour = require "fewhead.cli.colour"
 local command = require "fewhead.cli.command"
 local exit = require "fewhead.cli.exit"
 local history = require "fewhead.cli.history"
@@ -36,7 +37,7 @@ function Prompt:fail(err)
   end
   local text = exit.text(err)
   local line = self.session:line_of(text)
-  io.stderr:write(text, "\n", line and line .. "\n" or "")
+  io.stderr:write(colour.paint(text, "bad", STDERR), "\n", line and line .. "\n" or "")
 end
 
 local LEAVES = { exit = true, quit = true, ["exit()"] = true, ["quit()"] = true }
@@ -46,7 +47,11 @@ local LEAVES = { exit = true, quit = true, ["exit()"] = true, ["quit()"] = true 
 -- Print the values of an expression and keep the first as _ and Out[n]. Returns whether there was one.
 local function print_values(self, ...)
   local count = select("#", ...)
-  for i = 1, count do say(show.text((select(i, ...)))) end
+  for i = 1, count do
+    local value = select(i, ...)
+    local text = show.text(value)
+    say(type(value) == "table" and colour.words(text, STDOUT) or text)
+  end
   local first = ...
   if first ~= nil then _G._, self.out[self.session.number - 1] = first, first end
   return count > 0

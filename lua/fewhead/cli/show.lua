@@ -3,6 +3,7 @@
 --     print(show.text({ 1, { "two" } }))        --> { 1, { "two" } }
 local args = require "fewhead.base.arguments"
 local exit = require "fewhead.cli.exit"
+local object = require "fewhead.cli.show_object"
 local tensor = require "fewhead.device.tensor"
 
 local M = {}
@@ -75,6 +76,7 @@ function show(value, depth, above)
   local speaks = type(meta) == "table" and meta.__tostring
   if type(value) == "table" and not speaks then return show_table(value, depth, above) end
   if type(value) == "number" or type(value) == "string" then return args.show(value) end
+  if type(value) == "function" then return "function" end
   local ok, text = pcall(tostring, value)
   if ok and type(text) == "string" then return text end
   return ("a %s whose __tostring fails: %s"):format(type(value), exit.text(text))
@@ -140,7 +142,8 @@ local function range_text(t)
     end
   end
   if nans == n then return ("%d NaN, nothing else"):format(nans) end
-  return ("min %s, max %s, %d NaN"):format(("%.6g"):format(least), ("%.6g"):format(most), nans)
+  local range = ("min %.6g, max %.6g"):format(least, most)
+  return t.dtype == "i32" and range or ("%s, %d NaN"):format(range, nans)
 end
 
 -- A tensor in several lines: dtype, shape, device; corner values; the smallest, the largest, and how many NaNs.
@@ -150,14 +153,20 @@ local function tensor_text(t)
   return table.concat({ head, table.concat(corner_lines(t), "\n"), "  " .. range_text(t) }, "\n")
 end
 
+-- Text without what would change a terminal: a control character is shown as Lua writes it.
+local function printable(text)
+  return (text:gsub("[%z\1-\8\11-\31\127]", function(c) return ("\\%d"):format(c:byte()) end))
+end
+
 --- How the prompt prints a value: tables by their contents, tensors by corner values, least and largest element and count of
--- NaNs, anything else with a __tostring by that, strings in quotes. Text of several lines (a table of results, say) is printed as
--- it is.
+-- NaNs, gates, plans, lists of records and modules as tables, anything else with a __tostring by that, strings in quotes. Text of
+-- several lines (a table of results, say) is printed as it is, but for control characters.
 function M.text(value)
-  if type(value) == "string" then return value:find("\n") and value or ("%q"):format(value) end
+  if type(value) == "string" then return printable(value:find("\n") and value or ("%q"):format(value)) end
   local meta = getmetatable(value)
   if type(meta) == "table" and meta.__name == "tensor" then return tensor_text(value) end
-  return show(value, limits.depth, {})
+  local ok, text = pcall(object.text, value)
+  return printable(ok and text or show(value, limits.depth, {}))
 end
 
 return M
