@@ -66,9 +66,6 @@ print(table.concat(head, "\n"))
 
 -- ---- The race -----------------------------------------------------------------------------------------------------------------
 
--- What the oracle computes of a case, about half a second on two cores; beyond it rows are sampled.
-local REFERENCE_FLOPS = 1e9
-
 local records, rows, notes, wrong = {}, {}, {}, 0
 
 -- The reason of what did not pass, once; what is wrong rather than refused counts.
@@ -80,13 +77,13 @@ local function note(name, result)
   if not notes[line] then notes[#notes + 1], notes[line] = line, true end
 end
 
-local function show(record, three)
-  local time, parity = record.time, record.parity
+local function show(record)
+  local time, parity, three = record.time, record.parity, record.three_way
   local row = {
     pattern = record.case.pattern, s_q = record.case.s_q, path = record.path, provider = record.provider,
     kernel = record.kernel, parity = parity.status, max_abs = parity.max_abs,
   }
-  if three then row.between, row.agreement = three.between.max_abs, three.verdict end
+  if three then row.between, row.agreement = three.max_abs, three.verdict end
   if time then row.median, row.spread = time.median_us, ("%.1f .. %.1f"):format(time.p05_us, time.p95_us) end
   if record.verdict then row.ratio, row.verdict = record.verdict.ratio, record.verdict.verdict end
   rows[#rows + 1] = row
@@ -96,27 +93,18 @@ end
 local interrupted = false
 
 local function race(case, pressed)
-  local problem = need(case:problem(dev))
   local comparison, err = fh.compare(case, paths, {
-    interrupted = pressed,
+    interrupted = pressed, three_way = true,
     device = dev, run = run, min_samples = 6, max_samples = opt.samples, max_seconds = opt.seconds, rel_ci = 0,
   })
   interrupted = interrupted or pressed()
   if interrupted then return end
   need(comparison, err)
-  local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)
-  for i, record in ipairs(comparison.records) do
-    local three
-    if i > 1 and record.parity.status ~= "invalid" and record.parity.status ~= "error" then
-      three = fh.parity.three_way(problem, paths[i], { padded = base, sample = sample })
-      record.three_way = {
-        padded = comparison.records[1].path, verdict = three.verdict, sampled = three.between.sampled,
-        status = three.between.status, mean_abs = three.between.mean_abs, max_abs = three.between.max_abs,
-      }
-      if three.verdict ~= "agree" and comparison.records[1].parity.status == "pass" then wrong = wrong + 1 end
-    end
+  for _, record in ipairs(comparison.records) do
+    local three = record.three_way
+    if three and three.verdict ~= "agree" and comparison.records[1].parity.status == "pass" then wrong = wrong + 1 end
     note(record.path, record.parity)
-    show(record, three)
+    show(record)
     records[#records + 1] = record
   end
 end
@@ -146,20 +134,25 @@ local PUBLISHED = { mean_abs = 3.4e-5, max_abs = 3.91e-3 }
 
 local figures = {}
 
--- One path against an answer; the check includes that nothing outside the real heads' results was written.
-local function hold(problem, path, want)
-  local result = fh.parity.check(problem, path, { want = want })
-  local published = want.against ~= "reference" and PUBLISHED or nil
-  local record = fh.record.new {
-    path = path, case = problem.case:describe(), parity = result, work = result.work, run = run, more = { published = published },
-  }
-  records[#records + 1] = record
-  note(record.path, result)
-  figures[#figures + 1] = {
-    s_q = problem.s_q, path = record.path, provider = record.provider, against = want.against, status = result.status,
-    rows = result.sampled or problem.s_q, mean_abs = result.mean_abs, published_mean = published and published.mean_abs,
-    max_abs = result.max_abs, published_max = published and published.max_abs,
-  }
+-- What the oracle computes of a case, about half a second on two cores; beyond it rows are sampled.
+local REFERENCE_FLOPS = 1e9
+
+-- Paths against an answer; the check includes that nothing outside the real heads' results was written.
+local function hold(case, list, against)
+  local published = against ~= "reference" and PUBLISHED or nil
+  for i, result in ipairs(fh.grid.check(case, list, { device = dev, against = against, flops = REFERENCE_FLOPS })) do
+    local record = fh.record.new {
+      path = list[i], case = case:describe(), parity = result, work = result.work, run = run, more = { published = published },
+    }
+    records[#records + 1] = record
+    note(record.path, result)
+    figures[#figures + 1] = {
+      s_q = case.s_q, path = record.path, provider = record.provider, against = fh.provider.name_of(against),
+      status = result.status, rows = result.sampled or case.s_q, mean_abs = result.mean_abs,
+      published_mean = published and published.mean_abs, max_abs = result.max_abs,
+      published_max = published and published.max_abs,
+    }
+  end
 end
 
 -- Those that are not padded to 64 heads, and all of them.
@@ -173,18 +166,9 @@ for _, s_q in ipairs(fh.axis.integers("--published", opt.published or (on_cpu an
   if interrupted then break end
   progress:show(("published tests: s_q %d"):format(s_q))
   local case = fh.grid.published(s_q)
-  local problem = need(case:problem(dev))
-  local sample = fh.parity.affordable_rows(problem, REFERENCE_FLOPS)
   for _, against in ipairs(flashmla and { flashmla, "padded", "reference" } or { "padded", "reference" }) do
-    local want, err = fh.parity.expected(problem, { against = against, sample = against == "reference" and sample or nil })
-    if not want then
-      note(fh.provider.name_of(against), { status = "error", reason = err })
-    else
-      for _, path in ipairs(against == "reference" and everyone or native) do hold(problem, path, want) end
-      want.free()
-    end
+    hold(case, against == "reference" and everyone or native, against)
   end
-  case:free()
 end
 progress:clear()
 

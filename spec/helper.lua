@@ -4,6 +4,9 @@ local root = debug.getinfo(1, "S").source:match("^@(.*)spec/helper%.lua$")
 if root == "" then root = "./" end
 package.path = ("%slua/?.lua;%slua/?/init.lua;%s?.lua;%s"):format(root, root, root, package.path)
 
+-- busted forgets what a spec loaded; luv, loaded a second time, crashes. Where it is missing the specs that need it say so.
+pcall(require, "luv")
+
 local M = {}
 
 --- The folder of the checkout, ending with a slash.

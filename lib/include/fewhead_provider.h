@@ -57,9 +57,9 @@
  *  - On CUDA the device's context is current in every function that gets a call, and work goes to call->stream. The
  *    library has not waited for anything: the inputs are ready in the order of that stream, and the outputs must be
  *    ready in that order too.
- *  - The library calls the functions of one state one at a time. On a CPU the harness may call them in a forked child:
- *    a function that crashes, ends the process or hangs then ends its own cells alone. On CUDA, which does not survive
- *    a fork, it ends the whole run.
+ *  - The library calls the functions of one state one at a time. The harness loads the plug-in and calls its functions
+ *    in a worker process: a function that crashes, ends the process, hangs or loses the CUDA context ends its own
+ *    cells alone. Before that it loads the plug-in in its own process too, to see that it opens.
  *  - A function pointer may be NULL where its comment says so. LuaJIT's ffi.cdef reads the text between the cdef marks,
  *    after fewhead.h.
  */

@@ -432,6 +432,44 @@ describe("a provider on a GPU #gpu", function()
     local refused = assert(compare(small(), { assert(provider.load(loops)) }, { device = gpu })).records[1]
     assert.equal("loops did not run: not made for CUDA", refused.parity.reason)
   end)
+
+  it("that crashes, hangs or loses the context ends its own part alone, in a race and in a sweep", function()
+    local path = plugin.naive(folder)
+    if not path then
+      pending("no nvcc here to build a plug-in with")
+      return
+    end
+    local gpu = assert(device.open("cuda:0"))
+    for manner, wanted in pairs {
+      crashes = { phase = "parity", path = "bad", code = 11, text = "signal 11 (Segmentation fault)" },
+      hangs = { phase = "parity", path = "bad", text = "one call took more than 2 s" },
+      traps = { phase = "parity", path = "bad", code = F.C.FH_ERR_DEVICE },
+      ["traps-later"] = { phase = "timing", path = "bad", code = F.C.FH_ERR_DEVICE },
+    } do
+      local bad = assert(provider.load(path, "bad", manner))
+      local c = assert(compare(small { s_q = 64 }, { "padded", bad, "gather" },
+        { device = gpu, max_samples = 6, provider_seconds = 2 }))
+      local failure = c.records[2].failure
+      assert.same({ "error", wanted.phase, wanted.path, wanted.code },
+        { c.records[2].parity.status, failure.phase, failure.path, failure.code }, manner)
+      if wanted.text then assert.equal(wanted.text, failure.text)
+      else
+        assert.is_true(#failure.text > 0)
+        assert.equal("bad did not come back: the device was lost: " .. failure.text, c.records[2].parity.reason)
+      end
+      for i = 1, 3, 2 do
+        assert.equal("pass", c.records[i].parity.status, manner)
+        assert.is_true(c.records[i].time.median_us > 0)
+      end
+    end
+    local bad = assert(provider.load(path, "bad", "traps"))
+    local s = assert(sweep { s_q = "16,64", heads = 8, pattern = "csa", paths = { "padded", bad, "gather" }, device = "cuda:0",
+      worker = true, seconds = 0, min_samples = 6 })
+    local said = {}
+    for i, record in ipairs(s.records) do said[i] = record.path .. " " .. record.parity.status end
+    assert.same({ "padded pass", "bad error", "gather pass", "padded pass", "bad error", "gather pass" }, said)
+    assert.equal("pass", parity.check(assert(small():problem(gpu)), "gather").status) -- this process's own context is well
+  end)
 end)
 
 describe("the C functions", function()

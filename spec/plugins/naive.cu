@@ -1,9 +1,12 @@
-/* A simple plug-in in CUDA: a block for each row and head, 128 threads over the columns, key after key. */
+/* A simple plug-in in CUDA: a block for each row and head, 128 threads over the columns, key after key. Its options name what
+ * goes wrong: "traps", the kernel ends the CUDA context; "traps-later", from the fourth run on; "crashes", "hangs". */
 #include <cuda_bf16.h>
 #include <fewhead_provider.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 
 enum { THREADS = 128, D_V = 512 };
 
@@ -42,7 +45,27 @@ static __global__ void attend(fh_call c) {
   if (c.max_logits) c.max_logits[s * c.max_logits_stride + h] = most;
 }
 
-static fh_status run(void *, void *, const fh_call *call, char *text) {
+struct naive {
+  char manner[32];
+  int runs;
+};
+
+static fh_status open_naive(const char *options, void **state, char *) {
+  static naive only; /* the specs open one at a time */
+  snprintf(only.manner, sizeof only.manner, "%s", options ? options : "");
+  only.runs = 0;
+  *state = &only;
+  return FH_OK;
+}
+
+static __global__ void trap() { asm("trap;"); }
+
+static fh_status run(void *state, void *, const fh_call *call, char *text) {
+  naive *n = (naive *)state;
+  const bool later = !strcmp(n->manner, "traps-later") && ++n->runs > 3;
+  if (later || !strcmp(n->manner, "traps")) trap<<<1, 1, 0, (cudaStream_t)call->stream>>>();
+  if (!strcmp(n->manner, "crashes")) raise(SIGSEGV);
+  while (!strcmp(n->manner, "hangs")) continue;
   attend<<<(unsigned)(call->s_q * call->h_q), THREADS, 0, (cudaStream_t)call->stream>>>(*call);
   const cudaError_t code = cudaGetLastError();
   if (code == cudaSuccess) return FH_OK;
@@ -51,4 +74,4 @@ static fh_status run(void *, void *, const fh_call *call, char *text) {
 }
 
 const fh_provider_table fewhead_provider = {FH_PROVIDER_HEAD, .devices = FH_PROVIDER_CUDA, .name = "naive",
-                                            .version = "1", .run = run};
+                                            .version = "1", .open = open_naive, .run = run};

@@ -45,6 +45,7 @@ describe("a plug-in #robustness", function()
       assert.same({ status = "error", against = "reference", compared = 0, reason = "toy did not come back: " .. reason },
         record.parity)
       assert.same({ "toy", nil }, { record.provider, record.time })
+      assert.same({ "parity", "toy" }, { record.failure.phase, record.failure.path })
       for _, name in ipairs { "padded", "gather", "loops" } do
         assert.equal("pass", result:record(name).parity.status)
         assert.is_true(result:record(name).time.median_us > 0)
@@ -94,6 +95,27 @@ describe("a plug-in #robustness", function()
     assert.same({ 3, 3 }, { good, bad })
   end)
 
+  it("in a sweep in a worker process: phase, path, signal and text stand in its record of each cell", function()
+    local found = assert(sweep { s_q = "1,2", heads = 8, paths = { "padded", mannered("crashes"), "gather" }, device = "cpu",
+      seconds = 0, min_samples = 4, worker = true })
+    local said = {}
+    for i, record in ipairs(found.records) do said[i] = record.path .. " " .. record.parity.status end
+    assert.same({ "padded pass", "toy error", "gather pass", "padded pass", "toy error", "gather pass" }, said)
+    for i = 2, 5, 3 do
+      assert.same({ phase = "parity", path = "toy", code = 11, text = "signal 11 (Segmentation fault)" },
+        found.records[i].failure)
+    end
+  end)
+
+  it("that hangs in a sweep whose cells have a second is out, and the others are measured", function()
+    local found = assert(sweep { s_q = 2, heads = 8, paths = { "gather", mannered("hangs") }, device = "cpu", seconds = 0,
+      min_samples = 4, worker = true, cell_seconds = 1 })
+    assert.is_true(found.records[1].time.median_us > 0)
+    assert.equal("toy did not come back: no answer in 1 s", found.records[2].parity.reason)
+    assert.same({ phase = "parity", path = "toy", text = "no answer in 1 s" }, found.records[2].failure)
+    assert.same({ "s_q 2" }, found.failed)
+  end)
+
   it("behind a script: the table is printed, the status is 1, nothing hangs", function()
     local dead = plugin.library(folder, "dead", [[
 #include <fewhead_provider.h>
@@ -107,19 +129,22 @@ const fh_provider_table fewhead_provider = {
     local status, out = process.run({ "./fewhead", "run", "experiments/layouts.lua", "--provider", "dead=" .. dead, "--s-q", "2",
       "--seconds", "0", "--layout", "vllm" }, { env = { FEWHEAD_DEVICE = "cpu" } })
     assert.equal(1, status)
-    assert.matches("\n +2 .-dead error", out)
+    assert.matches("\n +2 +%d[^\n]- dead error", out) -- in the row of its cell
   end)
 end)
 
 describe("parity of a plug-in #robustness", function()
-  it("that crashes, exits or hangs is an error, alone and in the conformance grid", function()
-    local parity = require "fewhead.measure.parity"
-    local problem = assert(small():problem(dev))
-    assert.equal("toy did not come back: " .. reasons.crashes, parity.check(problem, mannered("crashes")).reason)
-    assert.same({ "error", "toy did not come back: " .. reasons.exits },
-      { parity.check(problem, mannered("exits")).status, parity.check(problem, mannered("exits")).reason })
-    assert.equal("pass", parity.check(problem, assert(provider.load(loops))).status)
-    problem:free()
+  it("that crashes, exits or hangs is an error, beside others and in the conformance grid", function()
+    local grid = require "fewhead.measure.grid"
+    local results = grid.check(small(), { mannered("crashes"), "gather", mannered("exits", "two") }, { device = dev })
+    local said = {}
+    for i, result in ipairs(results) do said[i] = { result.path, result.status, result.against, result.reason } end
+    assert.same({
+      { "toy", "error", "reference", "toy did not come back: " .. reasons.crashes }, { "gather", "pass", "reference" },
+      { "two", "error", "reference", "two did not come back: " .. reasons.exits },
+    }, said)
+    results = grid.check(small(), { "gather" }, { device = dev, against = mannered("aborts") })
+    assert.same({ "error", "toy did not come back: " .. reasons.aborts }, { results[1].status, results[1].reason })
     local dead = folder .. "dead.so"
     local status, out = process.run { "./fewhead", "parity", "--provider", "dead=" .. dead, "--filter",
       "production: uniform s_q=64 ", "--device", "cpu" }

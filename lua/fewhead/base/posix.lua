@@ -41,6 +41,9 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   long read(int fd, void *to, size_t count);
   int close(int fd);
   void *mmap(void *at, size_t bytes, int protection, int flags, int fd, long offset);
+  int munmap(void *at, size_t bytes);
+  int memfd_create(const char *name, unsigned int flags);
+  int ftruncate(int fd, long length);
   int symlink(const char *target, const char *path);
   int dup(int fd);
   int dup2(int fd, int as);
@@ -140,7 +143,7 @@ end
 
 -- ---- Processes ---------------------------------------------------------------------------------------------------------
 
-local PR_SET_PDEATHSIG, SIGKILL, WNOHANG, EINTR = 1, 9, 1, 4
+local PR_SET_PDEATHSIG, SIGKILL, EINTR = 1, 9, 4
 
 --- Run f in a child process, which ends when f returns or raises, without Lua's finalizers, and when this process ends.
 -- What is buffered is written first, so that the child does not write it again. Returns the child's number | nil, error.
@@ -157,14 +160,28 @@ function M.fork(f)
   C._exit(ok and 0 or 1)
 end
 
-local PROT_READ_WRITE, MAP_SHARED_ANONYMOUS, PAGE = 3, 0x21, 4096
+local PROT_READ_WRITE, MAP_SHARED, MFD_CLOEXEC, PAGE = 3, 1, 1, 4096
 
---- Memory that this process and its later children share, a page of zeros: int32_t * | nil, error. It stays until the process
--- ends.
-function M.share()
-  local page = C.mmap(nil, PAGE, PROT_READ_WRITE, MAP_SHARED_ANONYMOUS, -1, 0)
-  if ffi.cast("intptr_t", page) == -1 then return failure("mmap") end
-  return ffi.cast("int32_t *", page)
+--- A file in memory, a page of zeros without a name, for a process that is started with it: its descriptor | nil, error.
+function M.memory_file()
+  local fd = C.memfd_create("fewhead", MFD_CLOEXEC)
+  if fd < 0 then return failure("memfd_create") end
+  if C.ftruncate(fd, PAGE) == 0 then return fd end
+  local _, err = failure("ftruncate")
+  C.close(fd)
+  return nil, err
+end
+
+local function unmap(page) C.munmap(page, PAGE) end
+
+--- The memory of such a file, which all processes that map it share: int32_t * | nil, error. Closes the descriptor.
+function M.map(fd)
+  local page = C.mmap(nil, PAGE, PROT_READ_WRITE, MAP_SHARED, fd, 0)
+  local ok, err = ffi.cast("intptr_t", page) ~= -1, nil
+  if not ok then err = select(2, failure("mmap")) end
+  C.close(fd)
+  if not ok then return nil, err end
+  return ffi.gc(ffi.cast("int32_t *", page), unmap)
 end
 
 --- Have this process end (SIGKILL) when its parent, process number `parent`, ends. Ends at once where the parent has ended.
@@ -180,15 +197,6 @@ function M.take_stdout()
   local kept = C.dup(1)
   C.dup2(2, 1)
   return kept
-end
-
---- How a child ended: nil while it runs; { status = number } or { signal = number, text = its name }.
-function M.ended(child)
-  local status = ffi.new("int[1]")
-  if C.waitpid(child, status, WNOHANG) ~= child then return nil end
-  local signal = status[0] % 128
-  if signal == 0 then return { status = math.floor(status[0] / 256) % 256 } end
-  return { signal = signal, text = ffi.string(C.strsignal(signal)) }
 end
 
 --- The name of a signal: "Segmentation fault".

@@ -1,63 +1,90 @@
---- The worker process of a sweep: reads lines of JSON, opens a device, measures cells, answers with lines of JSON. What
--- fewhead.decide.worker starts; nobody types it.
+--- The worker process: reads lines of JSON, opens a device, calls functions there, answers with lines of JSON. What
+-- fewhead.measure.worker starts; nobody types it.
 --
 --   fewhead worker PARENT        PARENT: the number of the process that it ends with
 --
--- A line in: { op = "open", device =, paths =, how =, argv =, rates = } or { op = "cell", options =, max_seconds = }. Lines out:
--- { phase =, path = } as a cell goes on, then one answer. Standard output is the answers' alone: what a plug-in prints goes to
--- standard error.
-local cell = require "fewhead.decide.cell"
+-- A line in: { open = true, device =, threads =, isa =, providers = } or { module =, name =, arguments = }. Lines out: { phase =,
+-- path = } as a call goes on, then one answer. Standard output is the answers' alone: what a plug-in prints goes to standard
+-- error.
 local json = require "fewhead.base.json"
 local posix = require "fewhead.base.posix"
 local provider = require "fewhead.device.provider"
 
 local M = {}
 
--- The paths of a message, plug-ins loaded. nil, err.
-local function paths_of(list)
-  local paths = {}
-  for i, path in ipairs(list) do
-    local err
-    paths[i] = path
-    if type(path) == "table" then paths[i], err = provider.load(path.path, path.name, path.options) end
-    if not paths[i] then return nil, err end
-  end
-  return paths
-end
+local MARKS = 3 -- the descriptor of the memory shared with the parent
 
+local LOST = {} -- what is raised where the device is lost
+
+-- The device and the plug-ins of a message: { dev =, providers = by name, paths = function } | nil, err.
 local function open(message)
-  local paths, err = paths_of(message.paths)
-  if not paths then return nil, err end
-  local ok, bench, reason = pcall(cell.open, {
-    device = message.device, paths = paths, how = message.how, argv = message.argv, rates = message.rates,
-  })
-  if not ok then return nil, (tostring(bench):gsub("^.-%.lua:%d+: ", "")) end
-  return bench, reason
+  local bench = { providers = {} }
+  for _, one in ipairs(message.providers) do
+    local loaded, err = provider.load(one.path, one.name, one.options)
+    if not loaded then return nil, err end
+    bench.providers[one.name] = loaded
+  end
+  local err
+  bench.dev, err = require("fewhead.device.device").open(message.device, { threads = message.threads, isa = message.isa })
+  if not bench.dev then return nil, err end
+  function bench.paths(names)
+    local list = {}
+    for i, name in ipairs(names) do list[i] = bench.providers[name] or name end
+    return list
+  end
+  return bench
 end
 
-local function described(bench)
-  local names = {}
-  for i, path in ipairs(bench.paths) do names[i] = provider.name_of(path) end
-  return { header = bench.header, fingerprint = bench.fingerprint, rates = bench.rates, paths = names }
+local function opened(bench)
+  local numbers = {}
+  for name, one in pairs(bench.providers) do numbers[name] = one.number end
+  return { numbers = numbers }
 end
 
--- Whether the device has gone: after an error that stays, every later call fails.
-local function lost(bench) return bench.dev.kind == "cuda" and not bench.dev:synchronize() end
-
-local function measure(bench, message, tell, signals)
-  local pressed = false
-  local function interrupted()
+-- What a function is told and may ask while it runs. After each phase it is looked whether the device is still there: the work
+-- of a phase that lost it is the one to blame.
+local function control_of(bench, tell, signals)
+  local control, pressed = { at = { phase = "set-up" } }, false
+  function control.interrupted()
     pressed = pressed or posix.take(signals.stop)
     return pressed
   end
+  function control.stopped() return posix.take(signals.continue) end
+  function control.check_device()
+    if bench.dev.kind ~= "cuda" then return end -- a CPU is not lost
+    local status = require("fewhead.base.ffi").C.fh_device_synchronize(bench.dev.handle)
+    if status == 0 then return end
+    local _, text = require("fewhead.base.ffi").check(status)
+    control.lost = { lost = true, phase = control.at.phase, path = control.at.path, code = status, text = text }
+    error(LOST, 0)
+  end
+  function control.phase(name, path)
+    control.check_device()
+    control.at = { phase = name, path = path }
+    tell(control.at)
+  end
+  --- A path has failed: where the device has gone with it, that path is to blame.
+  function control.failed(path)
+    control.at.path = path
+    control.check_device()
+  end
+  return control
+end
+
+local function call(bench, message, tell, signals)
   while posix.take(signals.continue) do end
-  local list = cell.measure(bench, message.options, {
-    max_seconds = message.max_seconds, interrupted = interrupted,
-    stopped = function() return posix.take(signals.continue) end,
-    phase = function(name, path) tell { phase = name, path = path } end,
-  })
-  if not list then return { interrupted = true } end
-  return { records = list, lost = lost(bench) or nil }
+  local control = control_of(bench, tell, signals)
+  local ok, value, err = pcall(function()
+    local value, err = require("fewhead." .. message.module)[message.name](bench, message.arguments, control)
+    control.check_device()
+    return value, err
+  end)
+  if not ok and value ~= LOST then pcall(control.check_device) end
+  if control.lost then return control.lost end
+  if not ok then return { raised = tostring(value) } end
+  if value then return { value = value } end
+  if control.interrupted() then return { interrupted = true } end
+  return { err = tostring(err) }
 end
 
 --- Serve until standard input ends. Returns the exit status.
@@ -65,16 +92,21 @@ function M.main(argv)
   posix.end_with(tonumber(argv[1]))
   local answers = posix.take_stdout()
   local signals = { stop = posix.block(posix.SIGINT), continue = posix.block(posix.SIGCONT) }
-  local function tell(message) posix.write_fd(answers, json.encode(message) .. "\n") end
+  provider.note_in(assert(posix.map(MARKS)))
+  require("fewhead.measure.isolate").here = true
+  local function tell(message)
+    local ok, text = pcall(json.encode, message)
+    posix.write_fd(answers, (ok and text or json.encode { raised = tostring(text) }) .. "\n")
+  end
   local bench
   for line in io.stdin:lines() do
     local message = assert(json.decode(line))
-    if message.op == "open" then
+    if message.open then
       local err
       bench, err = open(message)
-      tell(bench and described(bench) or { error = err })
+      tell(bench and opened(bench) or { err = err })
     else
-      tell(measure(bench, message, tell, signals))
+      tell(call(bench, message, tell, signals))
     end
   end
   return 0

@@ -1,14 +1,17 @@
--- cell: one cell of a sweep measured on an open device, and what else decides its result: the build, the device, the settings.
+-- cell: one cell of a sweep measured, and what else decides its result: the build, the device, the settings.
 --
 --   local cell = require "fewhead.decide.cell"
---   local bench = assert(cell.open { device = "cpu", paths = { "padded", "native" }, how = { cold = true } })
---   local records = cell.measure(bench, { s_q = 64, heads = 8 }, { max_seconds = 1 })
+--   local bench = assert(cell.open { device = "cpu", paths = { "padded", "native" }, how = { cold = true }, worker = true })
+--   local records = bench:measure({ s_q = 64, heads = 8 }, { max_seconds = 1 }).records
+--   bench:close()
 --
--- A sweep calls this in its own process, or has a worker process call it (fewhead.decide.worker).
+-- Cells run in this process, or in a worker process (fewhead.measure.worker).
 
+local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
 local F = require "fewhead.base.ffi"
 local hash = require "fewhead.base.hash"
+local posix = require "fewhead.base.posix"
 local providers = require "fewhead.device.provider"
 local records = require "fewhead.record.record"
 
@@ -58,22 +61,79 @@ function M.fingerprint(dev, paths, how)
   }
 end
 
---- Ready to measure cells: { dev =, paths =, how =, header = of fh.run, fingerprint =, rates = or nil } | nil, err. options:
--- device, a device or a name; paths, as fh.compare takes them; how, options of fh.compare that all cells share; argv; run, a
--- header to use; rates = true: measure what estimates need (fewhead.decide.rate).
-function M.open(options)
-  local dev, err = options.device, nil
-  if type(dev) ~= "table" then dev, err = device.open(dev or device.default_name()) end
-  if not dev then return nil, err end
-  local bench = { dev = dev, how = options.how }
-  bench.paths = require("fewhead.measure.compare").expand("sweep: paths", options.paths, dev, options.level or 1)
-  bench.header = options.run or require("fewhead.record.run").header(dev, options.argv)
-  bench.fingerprint = M.fingerprint(dev, bench.paths, options.how)
-  if options.rates then
-    bench.rates, err = require("fewhead.decide.rate").measure(dev)
-    if not bench.rates then return nil, err end
+-- What is to be known of a device before the first cell: { header =, fingerprint =, rates = or nil, paths = list } | nil, err.
+local function describe(dev, o)
+  local list = compare.expand("sweep: paths", o.paths, dev, o.level or 1)
+  local rates, err
+  if o.rates then
+    rates, err = require("fewhead.decide.rate").measure(dev)
+    if not rates then return nil, err end
   end
-  return bench
+  return {
+    paths = list, header = o.run or require("fewhead.record.run").header(dev, o.argv), rates = rates,
+    fingerprint = M.fingerprint(dev, list, o.how),
+  }
+end
+
+--- The same for a worker process: paths are names, there and in what is returned. Paths that are none are nil and the reason.
+function M.describe(bench, o)
+  o.paths = bench.paths(o.paths)
+  local ok, found, err = pcall(describe, bench.dev, o)
+  if not ok then return nil, (tostring(found):gsub("^.-%.lua:%d+: ", "")) end
+  for i, path in ipairs(found and found.paths or {}) do found.paths[i] = providers.name_of(path) end
+  return found, err
+end
+
+local Bench = { __name = "bench of cells" }
+Bench.__index = Bench
+
+-- A worker and what it says of its device: true | nil, err.
+local function open_worker(self, o)
+  local names, by_name, argv = {}, {}, require("fewhead.base.json").array {}
+  for i, path in ipairs(o.paths) do
+    names[i] = providers.name_of(path)
+    if providers.is(path) then by_name[path.name] = path end
+  end
+  for i, word in ipairs(o.argv or _G.arg or {}) do argv[i] = tostring(word) end
+  local err
+  self.crew, err = require("fewhead.measure.worker").open {
+    device = o.device, providers = require("fewhead.measure.isolate").providers_of(o.paths),
+  }
+  if not self.crew then return nil, err end
+  local answer = self.crew:call("decide.cell", "describe", { paths = names, how = o.how, argv = argv, rates = o.rates })
+  local found = answer.value
+  if not found then
+    self.crew:close()
+    return nil, answer.err or answer.raised or "the worker process ended in set-up: " .. answer.failure.text
+  end
+  self.header, self.fingerprint, self.rates, self.paths = found.header, found.fingerprint, found.rates, found.paths
+  for i, name in ipairs(self.paths) do self.paths[i] = by_name[name] or name end
+  return true
+end
+
+-- The same in this process.
+local function open_here(self, o)
+  local err
+  self.dev = o.device
+  if type(o.device) ~= "table" then self.dev, err = device.open(o.device or device.default_name()) end
+  if not self.dev then return nil, err end
+  local found
+  found, err = describe(self.dev, o)
+  if not found then return nil, err end
+  self.header, self.fingerprint, self.rates, self.paths = found.header, found.fingerprint, found.rates, found.paths
+  self.continued = posix.block(posix.SIGCONT)
+  return true
+end
+
+--- Ready to measure cells: { header = of fh.run, fingerprint =, paths = "native" replaced, rates = or nil } | nil, err. options:
+-- device, a name, or without worker a device; paths, as fh.compare takes them; how, options of fh.compare that all cells share;
+-- worker = true: cells run in a process of their own; argv; run, a header to use without worker; rates = true: measure what
+-- estimates need (fewhead.decide.rate).
+function M.open(options)
+  local self = setmetatable({ how = options.how }, Bench)
+  local ok, err = (options.worker and open_worker or open_here)(self, options)
+  if not ok then return nil, err end
+  return self
 end
 
 --- The records of a cell that did not come to a comparison: one a path, with a status ("invalid", or "error" where it ran) and
@@ -91,28 +151,52 @@ function M.refused(options, paths, how, status, reason, more)
   return list
 end
 
---- Make and compare one cell. limits: max_seconds of timing, interrupted = function() -> true to stop, stopped = function() ->
--- true where the process stood still since the last call, phase = function(name, path), told what comes next. Returns a list of
--- records without `run`; nil when it was interrupted within.
-function M.measure(bench, options, limits)
-  local how = { device = bench.dev, run = bench.header }
-  for key, value in pairs(bench.how) do how[key] = value end
-  for key, value in pairs(limits) do how[key] = value end
-  local phase = limits.phase or function() end
-  phase("set-up")
+-- In this process, as crew:call answers.
+local function race_here(self, case, limits)
+  while posix.take(self.continued) do end
+  local how = { device = self.dev, run = self.header }
+  for key, value in pairs(self.how) do how[key] = value end
+  how.max_seconds, how.interrupted = limits.max_seconds, limits.interrupted
+  how.stopped = function() return posix.take(self.continued) end
+  local found, err = compare.compare(case, self.paths, how)
+  case:free()
+  if not found and limits.interrupted and limits.interrupted() then return { interrupted = true } end
+  return found and { value = found } or { err = err }
+end
+
+local function race_there(self, case, limits)
+  local how = { max_seconds = limits.max_seconds }
+  for key, value in pairs(self.how) do how[key] = value end
+  return compare.apart(self.crew, case, self.paths, how, limits)
+end
+
+--- Measure one cell: options of fh.case. limits: max_seconds of timing; interrupted = function() -> true to stop; and in a worker
+-- seconds, the wall time after which the cell has hung, deadline and on_interrupt (fewhead.measure.worker). Returns { records =
+-- without `run` }; { interrupted = true }; { late = true } where the deadline came; nil, err where no worker can be started.
+function Bench:measure(options, limits)
   local ok, case, err = pcall(require("fewhead.case.case").new, options)
   if not ok then case, err = nil, tostring(case):gsub("^.-%.lua:%d+: ", "") end
-  local result
-  if case then
-    result, err = require("fewhead.measure.compare").compare(case, bench.paths, how)
-    case:free()
+  if not case then return { records = M.refused(options, self.paths, self.how, "invalid", err) } end
+  local answer = (self.crew and race_there or race_here)(self, case, limits)
+  if answer.value then
+    for _, record in ipairs(answer.value.records) do record.run = nil end
+    return { records = answer.value.records }
   end
-  if not result then
-    if limits.interrupted and limits.interrupted() then return nil end
-    return M.refused(options, bench.paths, bench.how, "invalid", err)
-  end
-  for _, record in ipairs(result.records) do record.run = nil end
-  return result.records
+  if answer.interrupted or answer.late then return answer end
+  if answer.err and self.crew and not self.crew.process then return nil, answer.err end
+  if answer.err then return { records = M.refused(options, self.paths, self.how, "invalid", answer.err) } end
+  local failure = answer.failure or { phase = "set-up", text = answer.raised }
+  local reason = ("the worker process ended in %s%s: %s"):format(failure.phase, failure.path and " of " .. failure.path or "",
+    failure.text)
+  return { records = M.refused(options, self.paths, self.how, "error", answer.raised or reason, {
+    failure = { phase = failure.phase, path = failure.path, code = failure.code, text = failure.text },
+  }) }
+end
+
+--- End the worker, and give back what open took.
+function Bench:close()
+  if self.crew then self.crew:close() end
+  if self.continued then posix.unblock(self.continued) end
 end
 
 return M

@@ -16,7 +16,6 @@ local hash = require "fewhead.base.hash"
 local json = require "fewhead.base.json"
 local option = require "fewhead.base.option"
 local path_table = require "fewhead.device.path"
-local posix = require "fewhead.base.posix"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
 
@@ -132,8 +131,8 @@ local DRY_CELLS = 40 -- a dry run shows so many cells and counts the rest
 -- are refused. A worker process measures how fast the device is; nothing else runs. Wrong options raise.
 function M.dry_run(options)
   local task = task_of(options, 2)
-  local bench, err = require("fewhead.decide.worker").open {
-    device = task.own.device, paths = task.own.paths or M.paths, how = task.how, argv = {}, rates = true,
+  local bench, err = require("fewhead.decide.cell").open {
+    device = task.own.device, paths = task.own.paths or M.paths, how = task.how, argv = {}, rates = true, worker = true,
   }
   if not bench then error("sweep: " .. err, 0) end
   bench:close()
@@ -154,47 +153,24 @@ end
 
 -- ---- Running one cell --------------------------------------------------------------------------------------------------------
 
--- In this process: what fewhead.decide.worker is in another one.
-local function own_process(task)
-  local cell = require "fewhead.decide.cell"
-  local own = task.own
-  local bench, err = cell.open {
-    device = own.device or device.default(), paths = own.paths or M.paths, how = task.how, argv = own.argv, run = own.run,
-    rates = own.seconds ~= nil,
-  }
-  if not bench then return nil, err end
-  local token = posix.block(posix.SIGCONT)
-  function bench:measure(options, limits) -- luacheck: ignore self
-    while posix.take(token) do end
-    local list = cell.measure(bench, options, {
-      max_seconds = limits.max_seconds, interrupted = limits.interrupted, stopped = function() return posix.take(token) end,
-    })
-    return list and { records = list } or { interrupted = true }
-  end
-  function bench:close() posix.unblock(token) end -- luacheck: ignore self
-  return bench
-end
-
 local function open_bench(task)
   local own = task.own
-  if not own.worker then return own_process(task) end
-  local bench, err = require("fewhead.decide.worker").open {
-    device = own.device, paths = own.paths or M.paths, how = task.how, argv = own.argv,
+  return require("fewhead.decide.cell").open {
+    device = own.device, paths = own.paths or M.paths, how = task.how, argv = own.argv, run = own.run, worker = own.worker,
     rates = own.seconds ~= nil,
   }
-  return bench, err
 end
 
-local function refused(job, cell, status, reason, more)
-  return require("fewhead.decide.cell").refused(cell.options, job.bench.paths, job.task.how, status, reason, more)
+local function refused(job, cell, reason)
+  return require("fewhead.decide.cell").refused(cell.options, job.bench.paths, job.task.how, "invalid", reason)
 end
 
 -- The records of a cell that is not to be measured, or nil.
 local function unmeasured(job, cell)
-  if cell.reason then return refused(job, cell, "invalid", cell.reason) end
+  if cell.reason then return refused(job, cell, cell.reason) end
   local most = job.task.own.max_bytes
   if most and cell.bytes > most then
-    return refused(job, cell, "invalid", ("max_bytes: the cell needs about %.0f bytes, wanted at most %.0f"):format(cell.bytes,
+    return refused(job, cell, ("max_bytes: the cell needs about %.0f bytes, wanted at most %.0f"):format(cell.bytes,
       most))
   end
 end
@@ -219,18 +195,15 @@ end
 local function measure(job, i)
   local cell, own = job.list[i], job.task.own
   local before, timing = job.clock(), timing_seconds(job, i)
+  local left = seconds_left(job)
   local answer, err = job.bench:measure(cell.options, {
-    max_seconds = timing, seconds = own.cell_seconds or M.cell_seconds, left = seconds_left(job),
+    max_seconds = timing, seconds = own.cell_seconds or M.cell_seconds,
+    deadline = left and require("fewhead.measure.worker").now() + left,
     interrupted = own.interrupted, on_interrupt = own.on_interrupt,
   })
   if not answer then return nil, nil, err end
   if answer.interrupted then return nil, "interrupted" end
   if answer.late then return nil, "late" end
-  if answer.failure then
-    local where = answer.failure
-    return refused(job, cell, "error", ("the worker process ended in %s%s: %s"):format(where.phase,
-      where.path and " of " .. where.path or "", where.text), { failure = where })
-  end
   if cell.seconds and cell.seconds > 0 then -- how far the estimates are off on this machine
     local share = job.limit and timing / TIMING_SHARE or 0 -- a cell that had more time than it needs may use it
     job.took, job.guessed = job.took + tonumber(job.clock() - before) / 1e9, job.guessed + math.max(cell.seconds, share)
@@ -485,7 +458,7 @@ end
 -- measured once. And
 --   paths        as fh.compare takes them ({ "padded", "native" }), providers too
 --   device       default device.default(); its name where worker is true
---   worker       true: the cells run in a process of their own (fewhead.decide.worker); one that crashes, hangs or loses the
+--   worker       true: the cells run in a process of their own (fewhead.measure.worker); one that crashes, hangs or loses the
 --                device is a record with status "error" and `failure`, and the next cell runs in a new process
 --   cell_seconds with worker: a cell hangs after this long (600)
 --   seconds      bound for the whole sweep, set-up included: cells whose estimate does not fit are left out, and with worker a
@@ -571,9 +544,14 @@ end
 -- Records of one cell side by side, in the order the cells came: { case =, own = of the library's paths by name, others = of
 -- providers by name, list = all records }; and the names of the providers among them.
 local function cells_of(list)
-  local order, by_key, names, seen = {}, {}, {}, {}
-  for _, record in ipairs(list) do
-    local key = records.key(record, { "path" })
+  local order, by_key, names, seen, keys, heat = {}, {}, {}, {}, {}, {}
+  for i, record in ipairs(list) do
+    keys[i] = records.key(record, { "path", "l2" })
+    heat[keys[i]] = heat[keys[i]] or record.time and record.time.l2
+  end
+  for i, record in ipairs(list) do
+    heat[keys[i]] = record.time and record.time.l2 or heat[keys[i]] -- what has no time was hot or cold as its neighbour was
+    local key = ("%s %s"):format(keys[i], tostring(heat[keys[i]]))
     local cell = by_key[key]
     if not cell then
       cell = { case = record.case, own = {}, others = {}, list = {} }

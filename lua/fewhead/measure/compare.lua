@@ -12,6 +12,7 @@ local F = require "fewhead.base.ffi"
 local device = require "fewhead.device.device"
 local option = require "fewhead.base.option"
 local isolate = require "fewhead.measure.isolate"
+local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
 local paths = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
@@ -23,6 +24,8 @@ local M = {}
 
 -- What the oracle computes for one comparison at most, useful flops; beyond it rows are sampled. Under a second on one core.
 local REFERENCE_FLOPS = 5e8
+-- The same for three answers beside each other.
+local THREE_WAY_FLOPS = 1e9
 
 local TIMING = option.keys(timing.rows)
 
@@ -36,8 +39,10 @@ M.rows = option.rows("compare", {
   { "--canaries", "BOOLEAN", "whether the memory around outputs is looked at" },
   { "--provider-seconds", "NUMBER", "a provider hangs after this long", lo = 0 },
   { "phase", "FUNCTION", "told what comes next" },
+  { "--three-way", "BOOLEAN", "each path beside the first one and the reference" },
   unpack(timing.rows.list),
 })
+local HERE = { device = true, run = true } -- stay on this side where a race runs in another process; functions do too
 -- Options that are the call's, and so are in records.
 local CALL = { "group", "row_invariant" }
 
@@ -198,7 +203,7 @@ local function check_all(race)
   end
   for i, path in ipairs(race.list) do
     if race.opts.interrupted and race.opts.interrupted() then return "compare: interrupted" end
-    if race.opts.phase then race.opts.phase("parity", providers.name_of(path)) end
+    race.opts.phase("parity", providers.name_of(path))
     local err
     race.checks[i], err = check_one(race, path)
     if err then return err end
@@ -275,8 +280,9 @@ local function time_all(race)
       end
     end
     if #passed == 0 then return {} end
-    if race.opts.phase then race.opts.phase("timing") end
+    race.opts.phase("timing")
     local times, err, culprit, wrong, input = time_some(race, passed)
+    if culprit and race.opts.failed then race.opts.failed(culprit) end
     if input then
       local ok, names
       ok, err = race.problem:renew()
@@ -299,22 +305,42 @@ local function time_all(race)
   end
 end
 
+-- What three answers say of each path beside the first one, by place in the list, where the first one ran.
+local function look_three_ways(race)
+  local found = {}
+  for i, path in ipairs(race.list) do
+    local ran = race.checks[i].status == "pass" or race.checks[i].status == "fail"
+    if race.opts.three_way and i > 1 and ran then
+      race.opts.phase("three ways", providers.name_of(path))
+      local three = parity.three_way(race.problem, path, {
+        padded = race.list[1], sample = parity.affordable_rows(race.problem, THREE_WAY_FLOPS),
+      })
+      found[i] = {
+        padded = providers.name_of(race.list[1]), verdict = three.verdict, sampled = three.between.sampled,
+        status = three.between.status, mean_abs = three.between.mean_abs, max_abs = three.between.max_abs,
+      }
+    end
+  end
+  return found
+end
+
 -- Records of a race that was run, in the order of its list.
-local function records_of(race, times, run)
+local function records_of(race, times, three_ways)
   local list, base = {}, times[providers.name_of(race.list[1])]
   for i, path in ipairs(race.list) do
     local time = times[providers.name_of(path)]
     if time and times.noise then time.noise_floor = times.noise.floor end
     list[i] = records.new {
       path = path, case = race.problem.case:describe(), call = pick(race.opts, CALL), parity = race.checks[i], time = time,
-      work = race.checks[i].work, verdict = M.verdict(time, base, times.noise, providers.name_of(race.list[1])), run = run,
+      work = race.checks[i].work, verdict = M.verdict(time, base, times.noise, providers.name_of(race.list[1])),
+      more = { three_way = three_ways[i] },
     }
   end
   return list
 end
 
--- The race itself: { records =, noise =, sampled =, l2 =, stop = } | nil, err.
-local function race_all(case, dev, list, opts, run)
+-- The race itself: { records = without `run`, noise =, sampled =, l2 =, stop = } | nil, err.
+local function race_all(case, dev, list, opts)
   local problem, err = case:problem(dev)
   if not problem then return nil, err end
   local race, times = { problem = problem, list = list, opts = opts, checks = {} }, nil
@@ -324,7 +350,7 @@ local function race_all(case, dev, list, opts, run)
   if race.plan then race.plan:free() end
   if not times then return nil, err end
 
-  local found = { noise = times.noise, records = records_of(race, times, run) }
+  local found = { noise = times.noise, records = records_of(race, times, look_three_ways(race)) }
   for i, record in ipairs(found.records) do
     found.sampled = found.sampled or race.checks[i].sampled
     if record.time then found.l2, found.stop = record.time.l2, record.time.stop end
@@ -332,49 +358,89 @@ local function race_all(case, dev, list, opts, run)
   return found
 end
 
--- The race with plug-ins kept apart where they can be: one that crashes, ends the process or hangs is out, and its record says
--- why.
-local function isolated(case, dev, list, opts, run)
-  local out = {}
-  while true do
-    local left, plugins = {}, {}
-    for _, path in ipairs(list) do
-      if not (is_provider(path) and out[path.name]) then left[#left + 1] = path end
-      if is_provider(path) and not out[path.name] then plugins[#plugins + 1] = path end
-    end
-    local found, culprits, err
-    if #left == 0 then found = { records = {} }
-    elseif #plugins == 0 or dev.kind ~= "cpu" then found, err = race_all(case, dev, left, opts, run)
-    else
-      found, culprits, err = isolate.call(function() return race_all(case, dev, left, opts, run) end, plugins, {
-        interrupted = opts.interrupted, limit_s = opts.provider_seconds })
-    end
-    if not found and not culprits then return nil, err end
-    for _, culprit in ipairs(culprits or {}) do out[culprit.name] = culprit.reason end
-    if found then
-      for _, record in ipairs(found.records) do record.run = run end
-      for i, path in ipairs(list) do
-        if is_provider(path) and out[path.name] then
-          table.insert(found.records, i, records.new { path = path, case = case:describe(), call = pick(opts, CALL), run = run,
-            parity = { status = "error", against = "reference", compared = 0,
-              reason = ("%s did not come back: %s"):format(path.name, out[path.name]) } })
-        end
-      end
-      return found
+local function silent() end
+
+-- Of options, what another process can be told.
+local function plain(how)
+  local told = {}
+  for key, value in pairs(how) do
+    if type(value) ~= "function" and not HERE[key] then told[key] = value end
+  end
+  return told
+end
+
+--- The race of one case in a worker process (fewhead.measure.worker calls it). arguments: { case = its description, paths =
+-- names, how = options of M.compare that JSON holds }.
+function M.race(bench, arguments, control)
+  local case, err = require("fewhead.case.case").new(arguments.case)
+  if not case then return nil, err end
+  local opts = plain(arguments.how)
+  opts.interrupted, opts.stopped, opts.phase, opts.failed = control.interrupted, control.stopped, control.phase, control.failed
+  local found
+  found, err = race_all(case, bench.dev, bench.paths(arguments.paths), opts)
+  case:free()
+  return found, err
+end
+
+-- The records of the paths that are out, put in their places among the others'.
+local function add_out(found, case, list, out, how)
+  for i, path in ipairs(list) do
+    local name = providers.name_of(path)
+    if out[name] then
+      local check, failure = isolate.parity_of(name, out[name])
+      table.insert(found.records, i, records.new {
+        path = path, case = case:describe(), call = pick(how, CALL), parity = check, more = { failure = failure },
+      })
     end
   end
+end
+
+--- That race for a caller: crew, a worker (fewhead.measure.worker); case; list, paths and providers; how, options; limits of
+-- crew:call. A path that ends the process or loses the device is out, its record says why, and the others race in a new process.
+-- Returns { value = { records = without `run`, noise =, sampled =, l2 =, stop = } }, or what else crew:call returns.
+function M.apart(crew, case, list, how, limits)
+  local answer, out = isolate.rounds(crew, list, function(names)
+    return "measure.compare", "race", { case = case:describe(), paths = names, how = plain(how) }
+  end, limits)
+  local found = answer.value
+  if not found then return answer end
+  found.records = found.records or {}
+  for _, record in ipairs(found.records) do json.ordered(record, records.fields) end
+  add_out(found, case, list, out, how)
+  return answer
+end
+
+-- The race in this process, or where providers take part in another one: found | nil, err.
+local function race_somewhere(case, dev, list, opts)
+  local some = isolate.providers_of(list)
+  if #some == 0 or isolate.here or opts.clock or opts.stopwatch then -- a clock of the caller's cannot be asked from there
+    opts.phase = opts.phase or silent
+    return race_all(case, dev, list, opts)
+  end
+  local crew, err = isolate.crew(dev, some)
+  if not crew then return nil, "compare: " .. err end
+  local answer = M.apart(crew, case, list, opts, {
+    provider_seconds = opts.provider_seconds, interrupted = opts.interrupted, phase = opts.phase,
+  })
+  if answer.raised then error(answer.raised, 0) end
+  if answer.value then return answer.value end
+  if answer.interrupted then return nil, "compare: interrupted" end
+  local failure = answer.failure
+  return nil, answer.err or ("compare: the worker process ended in %s: %s"):format(failure.phase, failure.text)
 end
 
 --- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
 -- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default:
 -- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
 -- row_invariant, as problem:call takes them; canaries, as parity.check has it; phase, a function("parity", path) or ("timing")
--- called before each; and those of fewhead.timing. Returns an object
--- with .records (fh.record, one a path, in order), .noise, :record(path) and tostring; nil, message where the case does not fit
--- the device or a timed run fails. A refused path is a record whose parity is "invalid" and says why. A provider that fails to
--- run is a record with "error"; one that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no
--- time, and the others stand. On a CPU a race with providers runs in a child process: one that crashes, ends the process or takes
--- longer than provider_seconds (120) for one call is a record with "error" too.
+-- called before each; three_way = true: records get three_way, what parity.three_way says of the path beside the first one; and
+-- those of fewhead.timing. Returns an object with .records (fh.record, one a path, in order), .noise, :record(path) and
+-- tostring; nil, message where the case does not fit the device or a timed run fails.
+-- A refused path is a record whose parity is "invalid" and says why. A provider that fails to run is a record with "error"; one
+-- that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no time, and the others stand.
+-- A race with providers runs in a worker process (fewhead.measure.worker), on a CPU and a GPU alike: one that crashes, ends the
+-- process, loses the device or takes longer than provider_seconds (120) for one call is a record with "error" and `failure`, and
+-- the others are measured in a new process. Only with clock or stopwatch it runs in this one.
 function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
@@ -383,8 +449,12 @@ function M.compare(case, list, opts)
   local dev = device.check("compare: device", opts.device or device.default())
   local expanded, native = M.expand("compare: paths", list, dev, 2)
   local run = opts.run or require("fewhead.record.run").header(dev)
-  local found, err = isolated(case, dev, expanded, opts, run)
+  local found, err = race_somewhere(case, dev, expanded, opts)
   if not found then return nil, err end
+  for _, record in ipairs(found.records) do
+    record.run = run
+    json.ordered(record, records.fields)
+  end
   found.case, found.native, found.device_name = case, native, run.device
   return setmetatable(found, Comparison)
 end

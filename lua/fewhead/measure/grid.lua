@@ -9,6 +9,7 @@
 local args = require "fewhead.base.arguments"
 local option = require "fewhead.base.option"
 local device = require "fewhead.device.device"
+local isolate = require "fewhead.measure.isolate"
 local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
 local path_table = require "fewhead.device.path"
@@ -270,30 +271,99 @@ local function check_path(problem, path, want, call)
   return result
 end
 
--- Results of one entry, path by path, to on_result(entry, the case that ran, result, path or provider).
-local function run_entry(entry, paths, dev, full, on_result)
-  local case, rows = entry.case, affordable_rows(entry, full)
-  if rows < case.s_q then
-    local options = {}
-    for key, value in pairs(entry.options) do options[key] = value end
-    options.s_q = rows
-    case = new_case(options)
-  end
-  local want
+-- The case of an entry that runs: its first rows where all of them take too long.
+local function case_that_runs(entry, full)
+  local rows = affordable_rows(entry, full)
+  if rows == entry.case.s_q then return entry.case end
+  local options = {}
+  for key, value in pairs(entry.options) do options[key] = value end
+  options.s_q = rows
+  return new_case(options)
+end
+
+-- Results of paths of a case, in order, against one answer. o: against, whose answer; flops, as far as the reference gives it;
+-- call, of an entry; phase, as fh.compare takes it.
+local function check_paths(case, paths, dev, o)
+  local results, want = {}, nil
   local problem, err = case:problem(dev)
   if problem then
-    want, err = parity.expected(problem, {
-      sample = parity.affordable_rows(problem, full and FULL_REFERENCE_FLOPS or REFERENCE_FLOPS),
-    })
+    local sample = o.against == "reference" and parity.affordable_rows(problem, o.flops) or nil
+    want, err = parity.expected(problem, { against = o.against, sample = sample })
   end
-  for _, path in ipairs(paths) do
-    local result = want and check_path(problem, path, want, entry.call)
-      or { status = "invalid", path = providers.name_of(path), against = "reference", compared = 0, reason = err }
-    if case.s_q < entry.case.s_q then result.sampled = result.sampled or case.s_q end
-    on_result(entry, case, result, path)
+  for i, path in ipairs(paths) do
+    if o.phase then o.phase("parity", providers.name_of(path)) end
+    results[i] = want and check_path(problem, path, want, o.call)
+      or { status = "invalid", path = providers.name_of(path), against = providers.name_of(o.against), compared = 0,
+        reason = err }
   end
   if want then want.free() end
   case:free()
+  return results
+end
+
+--- The same in a worker process (fewhead.measure.worker calls it): arguments = { case = its description, paths = names, against =
+-- a name, call =, flops = }. Returns { results = list }.
+function M.check_there(bench, arguments, control)
+  local case, err = new_case(arguments.case)
+  if not case then return nil, err end
+  return { results = check_paths(case, bench.paths(arguments.paths), bench.dev, {
+    against = bench.paths({ arguments.against })[1], call = arguments.call, flops = arguments.flops, phase = control.phase,
+  }) }
+end
+
+-- The same where providers take part: in a worker process, again without those that end it.
+local function check_apart(case, paths, dev, o, guests)
+  local crew, err = isolate.crew(dev, guests)
+  if not crew then error("grid: " .. err, 0) end
+  local against = providers.name_of(o.against)
+  local answer, out = isolate.rounds(crew, paths, function(names)
+    return "measure.grid", "check_there", {
+      case = case:describe(), paths = names, against = against, call = o.call, flops = o.flops,
+    }
+  end)
+  local results, failure = answer.value and answer.value.results or {}, answer.failure
+  for i, path in ipairs(paths) do
+    local name = providers.name_of(path)
+    if out[name] then table.insert(results, i, (isolate.parity_of(name, out[name])))
+    elseif not results[i] then
+      results[i] = failure and isolate.parity_of(failure.path or "the worker process", failure)
+        or { status = "error", compared = 0, reason = answer.err or answer.raised }
+    end
+    results[i].path, results[i].against = name, against
+  end
+  return results
+end
+
+local function check_somewhere(case, paths, dev, o)
+  local all = { o.against, unpack(paths) }
+  local guests = isolate.providers_of(all)
+  local apart = #guests > 0 and not isolate.here
+  return (apart and check_apart or check_paths)(case, paths, dev, o, guests)
+end
+
+--- Results of parity.check for paths and providers of one case, in order, against one answer. Options: device (default
+-- device.default()); against = "reference" (default), another path or a provider; flops: the reference answers for as many rows
+-- as it computes with these, other paths for all. Providers run in a worker process: one that crashes, hangs or loses the device
+-- is an "error" with the reason, and the others are checked in a new process.
+function M.check(case, paths, opts)
+  opts = args.options("grid.check", opts, { "device", "against", "flops" })
+  local dev = device.check("grid.check: device", opts.device or device.default())
+  return check_somewhere(case, paths, dev, {
+    against = opts.against or "reference", flops = opts.flops or REFERENCE_FLOPS, call = {},
+  })
+end
+
+-- Results of one entry, path by path, to on_result(entry, the case that ran, result, path or provider).
+local function run_entry(entry, paths, dev, full, on_result)
+  local case = case_that_runs(entry, full)
+  local results = check_somewhere(case, paths, dev, {
+    against = "reference", call = entry.call, flops = full and FULL_REFERENCE_FLOPS or REFERENCE_FLOPS,
+  })
+  for i, path in ipairs(paths) do
+    local result = results[i]
+    if case.s_q < entry.case.s_q then result.sampled = result.sampled or case.s_q end
+    on_result(entry, case, result, path)
+  end
 end
 
 -- The paths of an entry that are asked for; where none are named, those of them that the device has. And the providers, but for

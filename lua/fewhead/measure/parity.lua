@@ -13,7 +13,6 @@ local bit = require "bit"
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
 local paths = require "fewhead.device.path"
-local isolate = require "fewhead.measure.isolate"
 local providers = require "fewhead.device.provider"
 
 local ffi = F.ffi
@@ -448,22 +447,14 @@ local function run_and_compare(problem, path, want, opts)
   return result
 end
 
--- The same with a provider kept apart where it can be: one that crashes, ends the process or hangs is an "error" that says so.
-local function run_apart(problem, path, want, opts)
-  local run = function() return run_and_compare(problem, path, want, opts) end
-  if not providers.is(path) or problem.device.kind ~= "cpu" then return run() end
-  local result, culprits = isolate.call(run, { path })
-  if result then return result end
-  return { status = "error", compared = 0, reason = ("%s did not come back: %s"):format(path.name, culprits[1].reason) }
-end
-
 --- Run `path`, a path's name or a provider, on the problem into poisoned outputs and compare. Options: against = "reference"
 -- (default), "padded" or a provider; sample = at most how many rows to compare (nil: all; that all were written is checked
 -- anyway); want = what M.expected gave, to use it again; plan, group, row_invariant as problem:call takes them; tolerance as
 -- M.compare (default: M.tolerance_of). Result: that of M.compare with path, against, sampled = rows compared (nil: all) and work,
 -- the counters of the run. It fails also when another path ran than was asked for, or when anything outside the real heads'
 -- outputs was written (canaries = false: not looked at). A call that is refused is "invalid" with the reason and refused = true;
--- a provider that fails while it runs is "error", and on a CPU so is one that crashes, ends the process or hangs.
+-- a provider that fails while it runs is "error". It runs in this process: one that crashes ends it. fh.compare, sweeps and
+-- `fewhead parity` run providers in a process of their own.
 function M.check(problem, path, opts)
   opts = check_problem("parity.check", problem, opts,
     { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance", "canaries" }, 2)
@@ -472,7 +463,7 @@ function M.check(problem, path, opts)
   limits_of(opts.tolerance, 2)
   local want, err = opts.want
   if not want then want, err = M.expected(problem, { against = opts.against, sample = opts.sample }) end
-  local result = want and run_apart(problem, path, want, opts) or { status = "invalid", compared = 0, reason = err }
+  local result = want and run_and_compare(problem, path, want, opts) or { status = "invalid", compared = 0, reason = err }
   if want and not opts.want then want.free() end
   result.path, result.against = providers.name_of(path), want and want.against or providers.name_of(opts.against or ORACLES[1])
   return result
