@@ -97,14 +97,26 @@ static inline void fhk_count(fhk_work *work, uint64_t useful, uint64_t executed,
   atomic_fetch_add_explicit(&work->bytes, bytes, memory_order_relaxed);
 }
 
-/* The paths: bytes of workspace, and the run. `query` is padded and gather. */
-uint64_t fhk_reference_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
-uint64_t fhk_query_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
-uint64_t fhk_packed_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);
-void fhk_reference_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
-void fhk_query_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
-void fhk_query_run_groups(fhk_cpu *cpu, const fh_call *call, int64_t groups,
-                          fhk_work *work); /* the first ones of the plan's order */
-void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, int64_t from, fhk_work *work); /* all but the first ones */
+/*
+ * A kernel: one row. Every folder kernels/cpu/<kernel>/ has a file kernel.c with an array fhk_rows_cpu_<kernel> of
+ * rows, which ends with a row of zeros. The build collects the arrays (build/gen/kernels_cpu.h). A row takes a call if
+ * it computes the call's path and the device has its instruction set. Of the rows that take a call, the one with the
+ * highest preference runs.
+ */
+typedef struct fhk_cpu_kernel {
+  const char *name;   /* "gather": counters and records say "cpu avx512 gather" */
+  int32_t path;       /* the fh_path that the kernel computes */
+  int32_t preference; /* all rows of one path have different ones */
+  int32_t least_isa;  /* the device has this fh_isa or a later one */
+  int32_t plain;      /* 1: plain C on every instruction set; the name in counters then lacks it: "cpu reference" */
+  uint64_t (*workspace)(const fhk_cpu *cpu, const fh_call *call); /* bytes */
+  void (*run)(fhk_cpu *cpu, const fh_call *call, fhk_work *work);
+  /* The groups order[first .. end - 1] of call->plan. The kernels of padded, gather and packed have this function: an
+   * FH_AUTO call may be shared among them. */
+  void (*run_groups)(fhk_cpu *cpu, const fh_call *call, int64_t first, int64_t end, fhk_work *work);
+} fhk_cpu_kernel;
+
+/* The row that runs the path on a device of this fh_isa; NULL if no row does (cpu.c). */
+const fhk_cpu_kernel *fhk_cpu_kernel_of(int32_t isa, int32_t path);
 
 #endif

@@ -8,6 +8,8 @@
 #ifndef FEWHEAD_KERNELS_CPU_H
 #define FEWHEAD_KERNELS_CPU_H
 
+#include <stddef.h>
+
 #include "fewhead.h"
 
 typedef struct fhk_cpu fhk_cpu;
@@ -34,8 +36,10 @@ void fhk_cpu_destroy(fhk_cpu *cpu);
  * call it again. */
 void fhk_cpu_parallel(fhk_cpu *cpu, int64_t items, void (*fn)(void *arg, int64_t item, int32_t thread), void *arg);
 
-/* Whether there is a kernel of this fh_path, which is not FH_AUTO. */
-int fhk_cpu_has_path(int32_t path);
+/* Returns 1 if a device of this fh_isa has a kernel for this fh_path, which is not FH_AUTO. */
+int fhk_cpu_has_path(int32_t isa, int32_t path);
+/* Writes the name of that kernel, with the instruction set that the kernel is compiled for: "cpu avx512 gather". */
+void fhk_cpu_kernel_name(int32_t isa, int32_t path, char *name, size_t room);
 
 /* Workspace of one path, bytes, a multiple of 64; 0 without a kernel. */
 uint64_t fhk_cpu_workspace_bytes(const fhk_cpu *cpu, const fh_call *call);

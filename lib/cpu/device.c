@@ -130,8 +130,8 @@ static fh_status moment_between(fh_device *device, const fh_moment *start, const
  * ---------------------------------------------------------------------------------------------------------------- */
 
 static int offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]) {
-  (void)device, (void)h_q;
-  if (path == FH_AUTO || fhk_cpu_has_path(path)) return 1;
+  (void)h_q;
+  if (path == FH_AUTO || fhk_cpu_has_path(device->info.isa, path)) return 1;
   snprintf(why, FH_WHY, "no kernel computes it");
   return 0;
 }
@@ -168,11 +168,9 @@ static int64_t count_keys(const fh_device *device, const fh_call *call) {
   return c.keys;
 }
 
-/* The oracle is plain C whatever the device's instruction set. */
 static void name_kernel(const fh_device *device, int32_t path, fh_counters *counters) {
   char name[sizeof counters->kernel];
-  if (path == FH_REFERENCE) snprintf(name, sizeof name, "cpu reference");
-  else snprintf(name, sizeof name, "cpu %s %s", fhk_cpu_isa_name(device->info.isa), fh_path_name(path));
+  fhk_cpu_kernel_name(device->info.isa, path, name, sizeof name);
   fh_name_kernel(counters, name);
 }
 

@@ -8,6 +8,7 @@
 typedef struct query_run {
   const fh_call *call;
   const fh_plan *plan; /* query_of_group: its groups, by their order */
+  int64_t from;        /* groups at the start of the order that are left out */
   fhk_work *work;
   const fhk_tile_ops *ops; /* NULL: the tile unit */
   int32_t rows;            /* heads computed */
@@ -16,18 +17,17 @@ typedef struct query_run {
 } query_run;
 
 static query_run prepare(const fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
-  query_run run = {call,
-                   call->plan,
-                   work,
-                   fhk_tile_ops_of(fhk_cpu_isa(cpu)),
-                   call->path == FH_PADDED ? call->h_pad : call->h_q,
-                   fhk_cpu_threads(cpu),
-                   0};
+  query_run run = {.call = call,
+                   .plan = call->plan,
+                   .work = work,
+                   .ops = fhk_tile_ops_of(fhk_cpu_isa(cpu)),
+                   .rows = call->path == FH_PADDED ? call->h_pad : call->h_q,
+                   .threads = fhk_cpu_threads(cpu)};
   run.scratch_bytes = run.ops ? fhk_tiles_bytes(run.ops, call, run.rows, 1) : fhk_amx_query_bytes(call, run.rows);
   return run;
 }
 
-uint64_t fhk_query_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
+static uint64_t workspace(const fhk_cpu *cpu, const fh_call *call) {
   return (uint64_t)fhk_cpu_threads(cpu) * prepare(cpu, call, NULL).scratch_bytes;
 }
 
@@ -62,16 +62,24 @@ static void query_of_group(void *arg, int64_t item, int32_t thread) {
   const query_run *run = arg;
   const fh_plan *plan = run->plan;
   int64_t first;
-  const int64_t rows = fhk_plan_rows(plan, plan->order[item / plan->group], &first);
+  const int64_t rows = fhk_plan_rows(plan, plan->order[run->from + item / plan->group], &first);
   if (item % plan->group < rows) query(arg, first + item % plan->group, thread);
 }
 
-void fhk_query_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
+static void run_call(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
   query_run run = prepare(cpu, call, work);
   fhk_cpu_parallel(cpu, call->s_q, query, &run);
 }
 
-void fhk_query_run_groups(fhk_cpu *cpu, const fh_call *call, int64_t groups, fhk_work *work) {
+static void run_groups(fhk_cpu *cpu, const fh_call *call, int64_t first, int64_t end, fhk_work *work) {
   query_run run = prepare(cpu, call, work);
-  fhk_cpu_parallel(cpu, groups * run.plan->group, query_of_group, &run);
+  run.from = first;
+  fhk_cpu_parallel(cpu, (end - first) * run.plan->group, query_of_group, &run);
 }
+
+#define ROW(text, number)                                                                                   \
+  {                                                                                                         \
+    .name = (text), .path = (number), .preference = 0, .least_isa = FH_ISA_GENERIC, .workspace = workspace, \
+    .run = run_call, .run_groups = run_groups                                                               \
+  }
+const fhk_cpu_kernel fhk_rows_cpu_gather[] = {ROW("gather", FH_GATHER), ROW("padded", FH_PADDED), {0}};

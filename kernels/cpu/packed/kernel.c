@@ -25,7 +25,7 @@ static uint64_t scratch_bytes(const fhk_tile_ops *ops, const fh_call *call, int3
   return ops ? fhk_tiles_bytes(ops, call, call->h_q, group) : fhk_amx_group_bytes(call, group);
 }
 
-uint64_t fhk_packed_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
+static uint64_t workspace(const fhk_cpu *cpu, const fh_call *call) {
   return (uint64_t)fhk_cpu_threads(cpu) * scratch_bytes(fhk_tile_ops_of(fhk_cpu_isa(cpu)), call, call->group);
 }
 
@@ -62,10 +62,20 @@ static void group(void *arg, int64_t item, int32_t thread) {
   fhk_count(run->work, fhk_useful_flops(call, keys), executed, bytes);
 }
 
-void fhk_packed_run(fhk_cpu *cpu, const fh_call *call, int64_t from, fhk_work *work) {
-  packed_run run = {.call = call, .plan = call->plan, .from = from, .work = work};
+static void run_groups(fhk_cpu *cpu, const fh_call *call, int64_t first, int64_t end, fhk_work *work) {
+  packed_run run = {.call = call, .plan = call->plan, .from = first, .work = work};
   run.ops = fhk_tile_ops_of(fhk_cpu_isa(cpu));
   run.scratch = call->workspace;
   run.scratch_bytes = scratch_bytes(run.ops, call, run.plan->group);
-  fhk_cpu_parallel(cpu, run.plan->groups - from, group, &run);
+  fhk_cpu_parallel(cpu, end - first, group, &run);
 }
+
+static void run_call(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
+  run_groups(cpu, call, 0, call->plan->groups, work);
+}
+
+const fhk_cpu_kernel fhk_rows_cpu_packed[] = {
+    {"packed", FH_PACKED, .preference = 0, FH_ISA_GENERIC, .workspace = workspace, .run = run_call,
+     .run_groups = run_groups},
+    {0},
+};

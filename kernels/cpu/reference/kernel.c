@@ -16,7 +16,7 @@ static uint64_t scratch_bytes(const fh_call *call) {
   return fhk_add(fhk_part((uint64_t)call->topk, sizeof(double)), fhk_part((uint64_t)call->topk, sizeof(int32_t)));
 }
 
-uint64_t fhk_reference_workspace_bytes(const fhk_cpu *cpu, const fh_call *call) {
+static uint64_t workspace(const fhk_cpu *cpu, const fh_call *call) {
   return fhk_mul((uint64_t)fhk_cpu_threads(cpu), scratch_bytes(call));
 }
 
@@ -70,7 +70,12 @@ static void reference_row(void *arg, int64_t s, int32_t thread) {
             (uint64_t)keys * (uint64_t)call->d_qk * 2 + fhk_row_bytes(call) + fhk_list_bytes(call, s));
 }
 
-void fhk_reference_run(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
+static void run_call(fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
   reference_run run = {call, work, scratch_bytes(call)};
   fhk_cpu_parallel(cpu, call->s_q, reference_row, &run);
 }
+
+const fhk_cpu_kernel fhk_rows_cpu_reference[] = {
+    {"reference", FH_REFERENCE, .preference = 0, FH_ISA_GENERIC, .plain = 1, .workspace = workspace, .run = run_call},
+    {0},
+};
