@@ -263,3 +263,99 @@ describe("case.has_default_prior", function()
     assert.is_nil(told { s_q = 64, pattern = "uniform" })
   end)
 end)
+
+describe("a case whose pattern is a function", function()
+  local function three(row) return { row, row + 1, -1 } end
+
+  it("asks row by row: topk is the longest list, s_kv the largest KV row + 1, topk_length the list's length", function()
+    local asked = {}
+    local c = case { s_q = 3, seed = 5, pattern = function(row, sizes)
+      asked[#asked + 1] = { row, sizes.s_q, sizes.seed, sizes.topk or "no topk" }
+      return row == 1 and {} or { 2 * row, -1, 7 }
+    end }
+    assert.same({ { 0, 3, 5, "no topk" }, { 1, 3, 5, "no topk" }, { 2, 3, 5, "no topk" } }, asked)
+    assert.same({ "function", 3, 8 }, { c.pattern, c.topk, c.s_kv })
+    local lists, got = c:lists(), {}
+    for i = 0, 8 do got[i + 1] = lists.indices[i] end
+    assert.same({ 0, -1, 7, -1, -1, -1, 4, -1, 7 }, got)
+    assert.same({ 3, 0, 3 }, { lists.topk_length[0], lists.topk_length[1], lists.topk_length[2] })
+    assert.same({ 2, 0, 2 }, { lists.keys[0], lists.keys[1], lists.keys[2] })
+  end)
+
+  it("pads lists to topk, and takes s_kv", function()
+    local c = case { s_q = 2, topk = 5, s_kv = 100, pattern = three }
+    assert.same({ 5, 100 }, { c.topk, c.s_kv })
+    assert.equal(-1, c:lists().indices[4])
+  end)
+
+  it("or fills an int32 tensor", function()
+    local c = case { s_q = 2, topk = 3, pattern = { name = "mine", fill = function(indices, sizes)
+      assert.same({ "i32", 2, 3, -1 }, { indices.dtype, indices.shape[1], indices.shape[2], indices:get(2, 3) })
+      assert.equal(3, sizes.topk)
+      indices:set(1, 1, 9)
+      indices:set(2, 3, 4)
+    end } }
+    assert.same({ "function", "mine", 10 }, { c.pattern, c.pattern_name, c.s_kv })
+    local lists, got = c:lists(), {}
+    for i = 0, 5 do got[i + 1] = lists.indices[i] end
+    assert.same({ 9, -1, -1, -1, -1, 4 }, got)
+    assert.is_nil(lists.topk_length)
+  end)
+
+  it("says in its id what the lists are, and is no table of options any more", function()
+    local a, b = case { s_q = 2, pattern = three }, case { s_q = 2, pattern = function(row) return { row, row + 1, -1 } end }
+    assert.equal(a:id(), b:id())
+    assert.not_equal(a:id(), case({ s_q = 2, s_kv = 3, topk = 3, pattern = function(row) return { row } end }):id())
+    assert.matches("^function s_q=2 s_kv=3 .* lists=%x+$", a:id())
+    assert.matches("^function%(mine%) s_q=2 ", case({ s_q = 2, pattern = { row = three, name = "mine" } }):id())
+    assert.same({ false, true }, { a:portable(), case({ s_q = 2 }):portable() })
+    refused('case: pattern: got "function", wanted one of uniform, window, csa, local, dense_prefix, file', a:describe())
+  end)
+
+  it("is compared like any other, and the record says what made the lists and that it ran in this process", function()
+    local c = case { s_q = 4, pattern = { row = three, name = "mine" } }
+    local compare = require "fewhead.measure.compare"
+    local found = assert(compare(c, { "padded", "gather" }, { max_seconds = 0, device = helper.device() }))
+    for _, record in ipairs(found.records) do
+      assert.same({ "pass", "function", "mine", "script" }, { record.parity.status, record.case.pattern, record.case.pattern_name,
+        record.run.process })
+      require("fewhead.base.json").encode(record)
+    end
+    c:free()
+  end)
+
+  it("refuses lists that are none, with the row and the entry, on the caller's line", function()
+    refused("case: pattern: row 0: got 5, wanted a list of KV rows", { s_q = 2, pattern = function() return 5 end })
+    refused("case: pattern: row 1: got nil, wanted a list of KV rows",
+      { s_q = 2, pattern = function(row) return row == 0 and {} or nil end })
+    refused("case: pattern: row 0, entry 2: got 10, wanted a KV row in 0 .. 9, or -1",
+      { s_q = 2, s_kv = 10, pattern = function() return { 3, 10 } end })
+    refused("case: pattern: row 0, entry 1: got -2, wanted a KV row in 0 .. 2147483646, or -1",
+      { s_q = 2, pattern = function() return { -2 } end })
+    refused("case: pattern: row 0, entry 1: got 1.5, wanted a KV row in 0 .. 9, or -1",
+      { s_q = 2, s_kv = 10, pattern = function() return { 1.5 } end })
+    refused('case: pattern: row 0, entry 1: got "3", wanted a KV row in 0 .. 9, or -1',
+      { s_q = 2, s_kv = 10, pattern = function() return { "3" } end })
+    refused("case: pattern: row 0: got 2 entries, wanted at most topk = 1",
+      { s_q = 2, topk = 1, pattern = function() return { 3, 10 } end })
+    refused("case: pattern: row 1, entry 2: got 10, wanted a KV row in 0 .. 9, or -1",
+      { s_q = 2, s_kv = 10, topk = 2, pattern = { fill = function(t) t:set(2, 2, 10) end } })
+    refused("case: topk: got nil, wanted the width of the lists that the function fills",
+      { s_q = 2, pattern = { fill = function() end } })
+    refused('case: ratio: has no effect with pattern "function"; patterns that take it: csa, local',
+      { s_q = 2, ratio = 2, pattern = three })
+    refused("case: pattern: got a table, wanted one of uniform, window, csa, local, dense_prefix, file, a function(row), "
+      .. "{ row = function } or { fill = function }", { s_q = 2, pattern = { row = three, fill = three } })
+  end)
+
+  it("shows the line of the function that raises, below the caller's", function()
+    local line = debug.getinfo(1, "l").currentline
+    local function bad(row) return row == 1 and { row.x.y } or {} end
+    local ok, err = pcall(function() local c = case { s_q = 3, pattern = bad } return c end)
+    assert.is_false(ok)
+    local wanted = "case_spec%%.lua:%d: case: pattern: row 1: [^:]*case_spec%%.lua:%d: attempt to index "
+    assert.matches(wanted:format(line + 2, line + 1), err)
+    ok, err = pcall(function() local c = case { s_q = 3, topk = 1, pattern = { fill = bad } } return c end)
+    assert.is_true(ok, err) -- a tensor is no 1: the function writes nothing
+  end)
+end)

@@ -64,6 +64,44 @@ describe("fh.sweep", function()
       sweep.records[4].case.lse })
   end)
 
+  it("takes patterns that are functions beside names, and runs them in this process", function()
+    local own = { name = "own", row = function(row) return { row, row + 1 } end }
+    local sweep = fh.sweep { s_q = "2,4", pattern = { "window", own }, worker = true, max_seconds = 0, min_samples = 5,
+      device = fh.device.default_name(), paths = { "padded", "gather" } }
+    local seen = {}
+    for i, r in ipairs(sweep:filter({ path = "gather" }).records) do
+      seen[i] = { r.case.s_q, r.case.pattern, r.case.pattern_name or "-", r.parity.status, r.run.process }
+    end
+    assert.same({
+      { 2, "window", "-", "pass", "script" }, { 2, "function", "own", "pass", "script" },
+      { 4, "window", "-", "pass", "script" }, { 4, "function", "own", "pass", "script" },
+    }, seen)
+    -- alone, { row = f } is one value; a function of the cell gives the pattern
+    assert.equal(1, small({ pattern = own, s_kv = 8, topk = 2 }).planned)
+    assert.equal("window", fh.sweep({ s_q = 2, pattern = function(cell) return cell.s_q == 2 and "window" or "csa" end,
+      paths = { "gather" }, max_seconds = 0 }).records[1].case.pattern)
+  end)
+
+  it("keeps a function's lists that are none as a row with the reason", function()
+    local line = debug.getinfo(1, "l").currentline + 1
+    local sweep = small { s_q = { 2, 4 }, s_kv = 3, topk = 2, pattern = { function(row) return { row < 2 and 1 or row.x } end } }
+    assert.same({ "pass", "pass", "invalid", "invalid" }, { sweep.records[1].parity.status, sweep.records[2].parity.status,
+      sweep.records[3].parity.status, sweep.records[4].parity.status })
+    assert.matches(("^case: pattern: row 2: [^:]*sweep_spec%%.lua:%d: attempt to index "):format(line),
+      sweep.records[3].parity.reason)
+    assert.same({ "function", "function" }, { sweep.records[1].case.pattern, sweep.records[3].case.pattern })
+  end)
+
+  it("tells a function of the cell from one that is a pattern, and functions by their names", function()
+    local function f(row) return { row + 1 } end
+    local ok, err = pcall(function() local s = fh.sweep { s_q = 2, pattern = f } return s end)
+    assert.is_false(ok)
+    assert.matches("^sweep: pattern: the function raised .*; a pattern that is a function stands in braces: pattern = { f }$",
+      err)
+    assert.equal('sweep: pattern: got two functions called function, wanted { row = f, name = "mine" } with a name for each',
+      helper.refusal(function() local s = fh.sweep { s_q = 2, pattern = { f, { fill = f } } } return s end))
+  end)
+
   it("runs captured lists, of which s_q takes the first rows", function()
     local header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }"
     header = header .. (" "):rep(118 - #header - 1) .. "\n"

@@ -99,9 +99,10 @@ describe("a part", function()
   it("is refused where it is none", function()
     for _, text in ipairs { "0/3", "4/3", "-1/3", "1/0", "3", "a/b" } do
       local status, out, err = sweep { "--s-q", "1", "--shard", text }
-      assert.same({ 2, "", ('gate_sweep: --shard: got "%s", wanted I/N with I in 1 .. N\n'):format(text) }, { status, out, err })
+      local wanted = 'gate_sweep: --shard: got "%s", wanted "I/N" with I in 1 .. N (--help lists the options)\n'
+      assert.same({ 2, "", wanted:format(text) }, { status, out, err })
     end
-    assert.equal('sweep: shard: got "4/3", wanted "i/N" with i in 1 .. N',
+    assert.equal('sweep: shard: got "4/3", wanted "I/N" with I in 1 .. N',
       helper.refusal(function() local s = fh.sweep { s_q = 1, shard = "4/3" } return s end))
     assert.equal(0, (sweep { "--s-q", "1", "--shard", "1/1", "--out", folder .. "one" }))
   end)

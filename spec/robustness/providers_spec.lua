@@ -54,6 +54,14 @@ describe("a plug-in #robustness", function()
     end)
   end
 
+  it("takes part beside a pattern that is a function, in this process", function()
+    local own = assert(case { heads = 8, s_q = 6, pattern = function(row) return { row, row + 1 } end })
+    local result = assert(compare(own, { "padded", assert(provider.load(loops)) }, { device = dev, max_seconds = 0 }))
+    local record = result:record("loops")
+    assert.same({ "pass", "function", "script" }, { record.parity.status, record.case.pattern, record.run.process })
+    own:free()
+  end)
+
   it("that hangs is out after the time it has", function()
     local result = compared({ "padded", mannered("hangs") }, { provider_seconds = 0.5 })
     assert.equal("toy did not come back: one call took more than 0.5 s", result:record("toy").parity.reason)

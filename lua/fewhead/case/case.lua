@@ -11,9 +11,10 @@
 --   s_q          query rows of the chunk. s_kv: KV rows; patterns that know where tokens lie make as many as they need.
 --   d_qk         512 or 576. d_v is 512.
 --   topk         width of the index lists. Default: what pattern and preset need.
---   pattern      "csa" (default; "file" where indices is given), "local", "window", "uniform", "dense_prefix", "file"; its
---   options window, index_topk, ratio,
---                keep, holes, repeats, lengths, requests, prior, invalid_rows and indices stand in fewhead.pattern.
+--   pattern      "csa" (default; "file" where indices is given), "local", "window", "uniform", "dense_prefix", "file", or a
+--                function(row) that returns the row's list, { row = function, name = "mine" }, { fill = function }; its
+--                options window, index_topk, ratio, keep, holes, repeats, lengths, requests, prior, invalid_rows and indices
+--                stand in fewhead.pattern.
 --   prior        as there, but where left out each request's prompt is taken to end with this chunk and to be 8192 tokens long:
 --                short chunks are tails of prompts, which is what engines see, and lists are full whatever s_q is. 0 is a
 --                prompt's start.
@@ -28,9 +29,12 @@
 --   sm_scale     > 0. Default d_qk^-0.5.
 --   lse, max_logits   whether the call asks for them (true).
 --   seed         0 .. 2^53 - 1 (0).
--- The object has all that describe() gives as fields, and cannot be changed. fh.case(case:describe()) is the same case.
+-- The object has all that describe() gives as fields, and cannot be changed. fh.case(case:describe()) is the same case, unless
+-- its pattern is a function, which is not in a description.
 local args = require "fewhead.base.arguments"
+local ffi = require "ffi"
 local device = require "fewhead.device.device"
+local hash = require "fewhead.base.hash"
 local layout = require "fewhead.case.layout"
 local option = require "fewhead.base.option"
 local pattern = require "fewhead.case.pattern"
@@ -63,7 +67,7 @@ local LIST = {
   "s_q", { "--preset", "NAME", "model and TP size", axis = true, choices = preset.names(), listed = preset.listed },
   { "--heads", "INTEGER", "query heads of this rank", axis = true, lo = 1, hi = MAX_HEADS },
   { "h_q", "INTEGER", "another name of heads", axis = true, lo = 1, hi = MAX_HEADS },
-  { "--pattern", "NAME", "index pattern", axis = true, choices = pattern.names },
+  { "--pattern", "NAME", "index pattern", kind = "PATTERN", axis = true, choices = pattern.names },
   { "--layout", "NAME", "memory layout", axis = true, choices = layout.names, default = "contiguous" },
   "s_kv", "topk", "window", "index_topk", "ratio", "prior", "requests", "keep", "holes", "repeats", "lengths", "invalid_rows",
   "indices", { "--boundaries", "BOOLEAN", "the call says where requests begin", axis = true, default = false },
@@ -140,6 +144,7 @@ local function describe(o, g)
     invalid_rows = g.invalid_rows,
   }
   for _, key in ipairs(pattern.reads(g.name)) do d[key] = g[key] end
+  d.pattern_name = g.rule and g.rule.name
   if g.requests then
     local same = {}
     for r = 1, #g.prior do same[r] = g.prior[1] end
@@ -185,13 +190,20 @@ function M.new(o)
   fields.h_q, fields.h_pad, fields.d_qk, fields.d_v = h_q, h_pad, d_qk, given(o.d_v, base.d_v)
   fields.boundaries = o.boundaries or nil
   if fields.boundaries and not g.requests then
-    error(('case: boundaries: got true with pattern "%s", wanted one that has requests'):format(name), 2)
+    error(('case: boundaries: got true with pattern "%s", wanted one that has requests'):format(g.name), 2)
   end
   fields.sink = given(o.sink, base.window > 0 and "normal" or "none")
   for _, key in ipairs { "layout", "values", "scale_q", "lse", "max_logits" } do fields[key] = o[key] end
   fields.sm_scale = given(o.sm_scale, d_qk^-0.5)
   if fields.sm_scale <= 0 then error(("case: sm_scale: got %s, wanted a number > 0"):format(args.show(o.sm_scale)), 2) end
   return setmetatable({ [STATE] = { fields = fields, geometry = g, problems = {} } }, Case)
+end
+
+--- fh.case for options that may be wrong: the case; or nil and the reason, without the place of the call.
+function M.try(options)
+  local ok, made, err = pcall(M.new, options)
+  if ok then return made, err end
+  return nil, tostring(made):match("^[^:]*:%d+: (case: .*)$") or tostring(made)
 end
 
 local function state(self, name)
@@ -209,6 +221,9 @@ function method:describe()
   for key, v in pairs(state(self, "describe").fields) do copy[key] = type(v) == "table" and { unpack(v) } or v end
   return copy
 end
+
+--- Whether another process can make the case again: not where its pattern is a function.
+function method:portable() return state(self, "portable").geometry.rule == nil end
 
 --- The case's lists on the host, drawn anew: what fh.pattern's make gives.
 function method:lists()
@@ -229,7 +244,8 @@ local SHOWN = {
 -- csa s_q=2048 s_kv=10367 h_q=8/64 d_qk=512 topk=640 window=128 ratio=1 holes=0.01 prior=6144 layout=vllm sink=normal seed=0
 function method:id()
   local f = state(self, "id").fields
-  local parts = { f.pattern, "s_q=" .. f.s_q, "s_kv=" .. f.s_kv, ("h_q=%d/%d"):format(f.h_q, f.h_pad) }
+  local name = f.pattern_name and ("%s(%s)"):format(f.pattern, f.pattern_name) or f.pattern
+  local parts = { name, "s_q=" .. f.s_q, "s_kv=" .. f.s_kv, ("h_q=%d/%d"):format(f.h_q, f.h_pad) }
   for _, key in ipairs(SHOWN) do
     local v, usual = f[key], USUAL[key]
     if key == "index_topk" then usual = f.window and f.topk - f.window end
@@ -239,6 +255,8 @@ function method:id()
       parts[#parts + 1] = key .. "=" .. text
     end
   end
+  local g = rawget(self, STATE).geometry
+  if g.rule then parts[#parts + 1] = "lists=" .. hash.text(ffi.string(g.lists, g.s_q * g.topk * ffi.sizeof("int32_t"))) end
   return table.concat(parts, " ")
 end
 

@@ -18,9 +18,14 @@
 --   file          indices: captured lists, an int32 .npy [s_q, topk] or [s_q, 1, topk], or raw int32 beside FILE.json (see
 --                 fh.npy). s_q takes the first rows of the file; topk is its width; s_kv defaults to the header's, else
 --                 the largest index + 1.
--- All of them read: s_q, s_kv, topk, seed (0), invalid_rows (0; this share of rows lists invalid values alone), and
--- lengths, what topk_length says: "natural" (the default: what the pattern itself fills; none for uniform and file), "none" (no
--- topk_length), "uniform" (drawn from 0 .. topk), or a whole number for every row.
+-- A pattern may also be a function of yours in place of a name, or { row = f, name = "mine" }: f(row, sizes) returns the list
+-- of KV rows of row 0 .. s_q - 1; -1 is a hole. topk is the longest list unless said, s_kv the largest KV row + 1. { fill = f,
+-- name = "mine" }: f(indices, sizes) writes to an int32 tensor [s_q, topk] on the CPU that is -1 throughout; it needs topk.
+-- sizes is { s_q =, s_kv =, topk =, seed = }, as far as they are given. Such a pattern is called "function" in records, and
+-- runs in this process.
+-- All of them read: s_q, s_kv, topk, seed (0), invalid_rows (0; this share of rows lists invalid values
+-- alone), and lengths, what topk_length says: "natural" (the default: what the pattern itself fills; none for uniform and
+-- file), "none" (no topk_length), "uniform" (drawn from 0 .. topk), or a whole number for every row.
 --
 -- A chunk may pack several requests: `requests` is their number (rows dealt evenly) or the list of their row counts; `prior`,
 -- one number or a list, is how many tokens of each are in the context already. KV memory holds the requests one after the
@@ -64,6 +69,28 @@ function PER_REQUEST.check(value, row)
   if type(value) == "table" then return value end -- its length follows from the other options
   local good, wanted = option.kinds.INTEGER.check(value, row)
   return good, wanted and (type(value) == "number" and wanted or wanted .. ", or a list of one a request")
+end
+
+-- What a pattern that is a function is: { row = f } or { fill = f }, name = text or nil; nil where v is no such thing.
+local function rule_of(v)
+  if type(v) == "function" then return { row = v } end
+  if type(v) ~= "table" or getmetatable(v) ~= nil then return nil end
+  for key in pairs(v) do
+    if key ~= "row" and key ~= "fill" and key ~= "name" then return nil end
+  end
+  local f = v.row or v.fill
+  local good = type(f) == "function" and not (v.row and v.fill) and (v.name == nil or type(v.name) == "string")
+  return good and { row = v.row, fill = v.fill, name = v.name } or nil
+end
+
+-- A pattern: a name, or a function that makes lists. is_value: what one value of an axis may be besides text.
+local PATTERN = { axis = "name", is_value = function(v) return rule_of(v) ~= nil end }
+option.kinds.PATTERN, PATTERN.parse = PATTERN, option.kinds.TEXT.parse
+function PATTERN.check(value, row)
+  if rule_of(value) then return value end
+  local good, wanted = option.kinds.TEXT.check(value, row)
+  if good or type(value) == "string" then return good, wanted end
+  return nil, wanted .. ", a function(row), { row = function } or { fill = function }"
 end
 
 -- What topk_length says: a name, or a number for every row.
@@ -125,14 +152,31 @@ local function add(pattern)
   end
 end
 
---- The options that pattern `name` takes beyond those that all of them do, in order.
-function M.reads(name) return PATTERNS[name].options end
+--- What a pattern is called: its name, or "function".
+function M.name_of(pattern) return type(pattern) == "string" and pattern or "function" end
 
---- Whether pattern `name` takes the option `key` of M.options.
-function M.takes(name, key) return is_common[key] or PATTERNS[name].takes[key] or false end
+--- The same with the name that its giver gave it: "function(mine)".
+function M.label(pattern)
+  local rule = type(pattern) ~= "string" and rule_of(pattern)
+  return rule and rule.name and ("function(%s)"):format(rule.name) or M.name_of(pattern)
+end
 
---- The option without which pattern `name` is nothing; nil for those that are drawn.
-function M.needs(name) return PATTERNS[name].needs end
+--- The name that the giver of a function gave it; nil for others.
+function M.given_name(pattern)
+  local rule = rule_of(pattern)
+  return rule and rule.name
+end
+
+local function entry_of(pattern) return PATTERNS[M.name_of(pattern)] end
+
+--- The options that a pattern takes beyond those that all of them do, in order. Here and below a pattern is a name or a function.
+function M.reads(pattern) return entry_of(pattern).options end
+
+--- Whether a pattern takes the option `key` of M.options.
+function M.takes(pattern, key) return is_common[key] or entry_of(pattern).takes[key] or false end
+
+--- The option without which a pattern is nothing; nil for those that are drawn.
+function M.needs(pattern) return entry_of(pattern).needs end
 
 --- The names of the patterns that take the option `key`, in order.
 function M.taking(key)
@@ -143,7 +187,7 @@ function M.taking(key)
   return list
 end
 
---- A copy of a table of options without those that pattern `name` does not take: for scripts that go through several patterns.
+--- A copy of a table of options without those that a pattern does not take: for scripts that go through several patterns.
 function M.fitting(name, options)
   local copy = {}
   for key, value in pairs(options) do
@@ -152,8 +196,8 @@ function M.fitting(name, options)
   return copy
 end
 
---- The options of pattern `name` whose default in a case is the preset's figure of that name.
-function M.of_preset(name) return PATTERNS[name].preset end
+--- The options of a pattern whose default in a case is the preset's figure of that name.
+function M.of_preset(name) return entry_of(name).preset end
 
 -- ---- Sizes ------------------------------------------------------------------------------------------------------------------
 
@@ -284,6 +328,87 @@ local function resolve_file(g, o, what, level)
   end
 end
 
+-- ---- Lists of a function ----------------------------------------------------------------------------------------------------
+
+-- What a function of the user's returns; raises with where it was and with the user's own line where it raises.
+local function ask(f, what, where, level, ...)
+  local ok, found = pcall(f, ...)
+  if not ok then error(("%s: pattern: %s: %s"):format(what, where, tostring(found)), level + 1) end
+  return found
+end
+
+-- Refuse an entry that is no KV row and no hole. highest: the last KV row.
+local function check_entry(what, where, entry, highest, level)
+  if type(entry) ~= "number" or entry ~= floor(entry) or entry < -1 or entry > highest then
+    error(("%s: pattern: %s: got %s, wanted a KV row in 0 .. %d, or -1"):format(what, where, args.show(entry), highest),
+      level + 1)
+  end
+end
+
+-- The lists that rule.row returns, row by row: sets topk, s_kv, lists and list_lengths of g.
+local function ask_rows(g, rule, sizes, what, level)
+  local rows, longest, largest, highest = {}, 0, -1, g.s_kv and g.s_kv - 1 or INT32_MAX - 1
+  for row = 0, g.s_q - 1 do
+    local where = "row " .. row
+    local list = ask(rule.row, what, where, level + 1, row, sizes)
+    if type(list) ~= "table" or getmetatable(list) ~= nil then
+      error(("%s: pattern: %s: got %s, wanted a list of KV rows"):format(what, where, args.show(list)), level + 1)
+    end
+    if g.topk and #list > g.topk then
+      error(("%s: pattern: %s: got %d entries, wanted at most topk = %d"):format(what, where, #list, g.topk), level + 1)
+    end
+    for k, entry in ipairs(list) do
+      check_entry(what, ("%s, entry %d"):format(where, k), entry, highest, level + 1)
+      largest = max(largest, entry)
+    end
+    rows[row], longest = list, max(longest, #list)
+  end
+  g.topk, g.s_kv = g.topk or longest, g.s_kv or largest + 1
+  if g.s_q * g.topk > MAX_ENTRIES then return end -- resolve refuses it
+  g.lists, g.list_lengths = ffi.new("int32_t[?]", max(g.s_q * g.topk, 1)), ffi.new("int32_t[?]", max(g.s_q, 1))
+  for row = 0, g.s_q - 1 do
+    local list = rows[row]
+    for k = 1, g.topk do g.lists[row * g.topk + k - 1] = list[k] or -1 end
+    g.list_lengths[row] = #list
+  end
+end
+
+-- The lists that rule.fill writes: sets s_kv and lists of g. Returns nil, err without memory.
+local function ask_fill(g, rule, sizes, what, level)
+  if not g.topk then
+    error(("%s: topk: got nil, wanted the width of the lists that the function fills"):format(what), level + 1)
+  end
+  local count = g.s_q * g.topk
+  if count > MAX_ENTRIES then return end -- resolve refuses it
+  g.lists = ffi.new("int32_t[?]", max(count, 1))
+  if count > 0 then
+    local tensor = require "fewhead.device.tensor"
+    local dev = assert(require("fewhead.device.device").open("cpu", { threads = 1 }))
+    local indices, err = tensor.new(dev, "i32", { g.s_q, g.topk })
+    if not indices then return nil, err end
+    indices:fill(-1)
+    ask(rule.fill, what, "the function", level + 1, indices, sizes)
+    ffi.copy(g.lists, indices:read(), count * ffi.sizeof("int32_t"))
+    indices:free()
+    dev:close()
+  end
+  local largest, highest = -1, g.s_kv and g.s_kv - 1 or INT32_MAX - 1
+  for at = 0, count - 1 do
+    local where = ("row %d, entry %d"):format(floor(at / g.topk), at % g.topk + 1)
+    if g.lists[at] < -1 or g.lists[at] > highest then check_entry(what, where, g.lists[at], highest, level + 1) end
+    largest = max(largest, g.lists[at])
+  end
+  g.s_kv = g.s_kv or largest + 1
+end
+
+local function resolve_function(g, _, what, level)
+  local sizes = { s_q = g.s_q, s_kv = g.s_kv, topk = g.topk, seed = g.seed }
+  local _, err
+  if g.rule.row then ask_rows(g, g.rule, sizes, what, level + 1)
+  else _, err = ask_fill(g, g.rule, sizes, what, level + 1) end
+  return nil, err
+end
+
 -- Refuse an option that the pattern does not take.
 local function check_taken(name, o, what, level)
   for _, key in ipairs(M.options) do
@@ -296,16 +421,19 @@ end
 
 --- Check the options and fill in defaults and sizes, without drawing anything: a table with s_q, s_kv, topk, seed, lengths,
 -- invalid_rows and what the pattern reads (requests and prior as lists, one number a request). Wrong options raise, blaming the
--- `level`-th caller from the function that calls resolve (1 = that function); a bad file is nil, err.
+-- `level`-th caller from the function that calls resolve (1 = that function); a bad file is nil, err. name: also a pattern
+-- that is a function; the table then has rule, the function, and name = "function".
 function M.resolve(name, o, level, what)
   level = level or 2
-  args.enum(what and what .. ": pattern" or "pattern", name, M.names, level + 1)
+  local rule = rule_of(name)
+  if rule then name = "function" else args.enum(what and what .. ": pattern" or "pattern", name, M.names, level + 1) end
   what = what or "pattern " .. name
   o = option.table(what, o, M.rows, level + 1)
   check_taken(name, o, what, level + 1)
-  local g = { name = name, s_kv = o.s_kv, topk = o.topk, seed = given(o.seed, 0), invalid_rows = given(o.invalid_rows, 0) }
-  if not PATTERNS[name].needs then g.s_q = args.integer(what .. ": s_q", o.s_q, 0, INT32_MAX, level + 1) end
-  local _, err = PATTERNS[name].resolve(g, o, what, level + 1)
+  local g = { name = name, rule = rule, s_kv = o.s_kv, topk = o.topk }
+  g.seed, g.invalid_rows = given(o.seed, 0), given(o.invalid_rows, 0)
+  if not entry_of(name).needs then g.s_q = args.integer(what .. ": s_q", o.s_q, 0, INT32_MAX, level + 1) end
+  local _, err = entry_of(name).resolve(g, o, what, level + 1)
   if err then return nil, err end
   g.lengths = given(o.lengths, "natural")
   if type(g.lengths) == "number" then args.integer(what .. ": lengths", g.lengths, 0, g.topk, level + 1) end
@@ -518,5 +646,8 @@ add {
   fill = fill_dense_prefix,
 }
 add { name = "file", options = { "indices" }, needs = "indices", preset = {}, resolve = resolve_file, fill = fill_file }
+
+-- What stands for a function; no name that one could give.
+PATTERNS["function"] = { options = {}, takes = {}, preset = {}, resolve = resolve_function, fill = fill_file }
 
 return M

@@ -9,7 +9,7 @@
 -- Grammar of numbers: a number, a list of numbers and texts, or a text of parts joined by commas, each part a number or a range
 -- "first:last:step" (plus step; "+step" is the same) or "first:last:*k" (times k). A range keeps `last` when it meets it. Names
 -- are joined by commas or stand in a list. A function(cell) returns a value or a list of values; it sees the axes before its
--- own.
+-- own. A pattern that is a function stands in a list, pattern = { f }, to tell it from a function of the cell.
 
 local args = require "fewhead.base.arguments"
 local case = require "fewhead.case.case"
@@ -108,15 +108,18 @@ function M.integers(what, spec, lo, hi, level)
   return each_once(list)
 end
 
--- The words of a text or list; nil where there are none.
-local function words(spec)
+-- The words of a text or list; nil where there are none. is_value: what may stand in a list besides words, or alone.
+local function words(spec, is_value)
+  if is_value and is_value(spec) then return { spec } end
   local list, good = {}, type(spec) == "string" or (type(spec) == "table" and #spec > 0)
   if type(spec) == "string" then
     for part in parts(spec) do list[#list + 1] = part:match("^%s*(.-)%s*$") end
   elseif good then
     for i, name in ipairs(spec) do list[i] = name end
   end
-  for _, name in ipairs(list) do good = good and type(name) == "string" and name ~= "" end
+  for _, name in ipairs(list) do
+    good = good and (type(name) == "string" and name ~= "" or is_value ~= nil and is_value(name))
+  end
   return good and list or nil
 end
 
@@ -187,9 +190,11 @@ function M.values(what, key, spec, level)
   if kind == "boolean" then return booleans(what, spec, level + 1) end
   if kind == "mixed" then return mixed(what, spec, row, level + 1) end
   if kind == "name" then
-    local list = words(spec)
+    local list = words(spec, row.kind.is_value)
     if not list then error(("%s: got %s, wanted %s"):format(what, args.show(spec), NAMES), level + 1) end
-    for _, name in ipairs(list) do check_name(what, name, row, level + 1) end
+    for _, name in ipairs(list) do
+      if type(name) == "string" then check_name(what, name, row, level + 1) end
+    end
     return list
   end
   local list, given, wanted = numbers(spec)

@@ -11,6 +11,7 @@ local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
 local F = require "fewhead.base.ffi"
 local hash = require "fewhead.base.hash"
+local pattern = require "fewhead.case.pattern"
 local posix = require "fewhead.base.posix"
 local providers = require "fewhead.device.provider"
 local records = require "fewhead.record.record"
@@ -142,6 +143,7 @@ function M.refused(options, paths, how, status, reason, more)
   local list, case = {}, {}
   for key, value in pairs(options) do case[key] = value end
   case.h_q, case.heads = case.h_q or case.heads, nil
+  if case.pattern then case.pattern, case.pattern_name = pattern.name_of(case.pattern), pattern.given_name(case.pattern) end
   for i, path in ipairs(paths) do
     list[i] = records.new {
       path = path, case = case, call = { group = how.group, row_invariant = how.row_invariant },
@@ -174,8 +176,7 @@ end
 -- seconds, the wall time after which the cell has hung, deadline and on_interrupt (fewhead.measure.worker). Returns { records =
 -- without `run` }; { interrupted = true }; { late = true } where the deadline came; nil, err where no worker can be started.
 function Bench:measure(options, limits)
-  local ok, case, err = pcall(require("fewhead.case.case").new, options)
-  if not ok then case, err = nil, tostring(case):gsub("^.-%.lua:%d+: ", "") end
+  local case, err = require("fewhead.case.case").try(options)
   if not case then return { records = M.refused(options, self.paths, self.how, "invalid", err) } end
   local answer = (self.crew and race_there or race_here)(self, case, limits)
   if answer.value then

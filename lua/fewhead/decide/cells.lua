@@ -27,13 +27,23 @@ local function fixed_values(options, level)
   return fixed
 end
 
+-- What the function of an axis returns for a cell, as values. A pattern that is a function is easily given in its place.
+local function asked(key, f, cell)
+  local hint = key == "pattern" and "; a pattern that is a function stands in braces: pattern = { f }" or ""
+  local ok, given = pcall(f, cell)
+  if not ok then error(("sweep: %s: the function raised %s%s"):format(key, tostring(given), hint), 0) end
+  local good, values = pcall(axis.values, "sweep: " .. key, key, given, 1)
+  if not good then error(tostring(values):gsub("^.-%.lua:%d+: ", "") .. hint, 0) end
+  return values
+end
+
 -- Cells with the values of one more axis. A cell has no option that its pattern does not take.
 local function longer_by(cells, key, fixed, options)
   local longer = {}
   for _, cell in ipairs(cells) do
     local fits = next(pattern.fitting(pattern_of(cell, options), { [key] = true })) ~= nil
     local values = fixed
-    if fits and not fixed then values = axis.values("sweep: " .. key, key, options[key](cell), 1) end
+    if fits and not fixed then values = asked(key, options[key], cell) end
     for _, value in ipairs(fits and values or { false }) do
       local copy = {}
       for k, v in pairs(cell) do copy[k] = v end
@@ -47,8 +57,14 @@ end
 -- Refuse a pattern's option that none of the sweep's patterns takes, and a pattern without the option that it needs.
 local function check_patterns(options, fixed, level)
   if type(options.pattern) == "function" or options.axes then return end -- each case says it
-  local names = fixed.pattern or { pattern_of({}, options) }
-  for _, name in ipairs(names) do
+  local names, labels, seen = fixed.pattern or { pattern_of({}, options) }, {}, {}
+  for i, name in ipairs(names) do
+    labels[i] = pattern.label(name)
+    if type(name) ~= "string" and seen[labels[i]] then
+      error(('sweep: pattern: got two functions called %s, wanted { row = f, name = "mine" } with a name for each'):format(
+        labels[i]), level + 1)
+    end
+    seen[labels[i]] = true
     local needed = pattern.needs(name)
     if needed and options[needed] == nil then
       error(("sweep: %s: got nil, wanted the file of pattern %s"):format(needed, name), level + 1)
@@ -58,7 +74,7 @@ local function check_patterns(options, fixed, level)
     local taken = options[key] == nil
     for _, name in ipairs(names) do taken = taken or pattern.takes(name, key) end
     if not taken then
-      error(("sweep: %s: has no effect with pattern %s; patterns that take it: %s"):format(key, table.concat(names, ", "),
+      error(("sweep: %s: has no effect with pattern %s; patterns that take it: %s"):format(key, table.concat(labels, ", "),
         table.concat(pattern.taking(key), ", ")), level + 1)
     end
   end
@@ -109,14 +125,17 @@ local function text_of(options)
   local keys = {}
   for key in pairs(options) do keys[#keys + 1] = key end
   table.sort(keys)
-  for i, key in ipairs(keys) do keys[i] = ("%s=%s"):format(key, args.show(options[key])) end
+  for i, key in ipairs(keys) do
+    local value = options[key]
+    keys[i] = ("%s=%s"):format(key, key == "pattern" and type(value) ~= "string" and pattern.label(value)
+      or args.show(value))
+  end
   return "no case: " .. table.concat(keys, " ")
 end
 
 -- The cell of these options. files: the hashes of the files seen so far.
 local function cell_of(options, files)
-  local ok, case, err = pcall(require("fewhead.case.case").new, options)
-  if not ok then case, err = nil, tostring(case):gsub("^.-%.lua:%d+: ", "") end
+  local case, err = require("fewhead.case.case").try(options)
   if not case then return { options = options, text = text_of(options), reason = err, bytes = 0, flops = {} } end
   local text = case:id()
   if case.indices then -- another file of the same name is another case

@@ -15,6 +15,7 @@ local device = require "fewhead.device.device"
 local hash = require "fewhead.base.hash"
 local json = require "fewhead.base.json"
 local option = require "fewhead.base.option"
+local pattern = require "fewhead.case.pattern"
 local path_table = require "fewhead.device.path"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
@@ -111,6 +112,9 @@ local function task_of(options, level)
   local of_cells = { axes = options.axes }
   for _, key in ipairs(axis.keys) do of_cells[key] = options[key] end
   task.plan = cells.plan(of_cells, level + 1)
+  for _, cell in ipairs(task.plan.cells) do -- another process has no such function
+    if cell.options.pattern and type(cell.options.pattern) ~= "string" then own.worker = false end
+  end
   task.cells = task.plan.cells
   if options.shard then
     task.shard = shard_of(options.shard)
@@ -244,7 +248,8 @@ end
 -- A name for a cell in messages.
 local function name_of(cell)
   local o = cell.options
-  return ("s_q %s%s%s"):format(tostring(o.s_q), o.pattern and ", " .. o.pattern or "", o.layout and ", " .. o.layout or "")
+  local lists = o.pattern and ", " .. pattern.label(o.pattern) or ""
+  return ("s_q %s%s%s"):format(tostring(o.s_q), lists, o.layout and ", " .. o.layout or "")
 end
 
 -- Add the records of a cell to a sweep and, while they can be written, to the file and the store.
@@ -459,7 +464,8 @@ end
 --   paths        as fh.compare takes them ({ "padded", "native" }), providers too
 --   device       default device.default(); its name where worker is true
 --   worker       true: the cells run in a process of their own (fewhead.measure.worker); one that crashes, hangs or loses the
---                device is a record with status "error" and `failure`, and the next cell runs in a new process
+--                device is a record with status "error" and `failure`, and the next cell runs in a new process. Where a pattern
+--                is a function all cells run in this process, and run.process of the records says "script"
 --   cell_seconds with worker: a cell hangs after this long (600)
 --   seconds      bound for the whole sweep, set-up included: cells whose estimate does not fit are left out, and with worker a
 --                cell is ended when the time is over. 0: no bound, each path its fewest samples

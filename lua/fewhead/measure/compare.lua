@@ -413,7 +413,8 @@ end
 -- The race in this process, or where providers take part in another one: found | nil, err.
 local function race_somewhere(case, dev, list, opts)
   local some = isolate.providers_of(list)
-  if #some == 0 or isolate.here or opts.clock or opts.stopwatch then -- a clock of the caller's cannot be asked from there
+  -- A clock of the caller's cannot be asked from there, and a pattern that is a function is not there.
+  if #some == 0 or isolate.here or opts.clock or opts.stopwatch or not case:portable() then
     opts.phase = opts.phase or silent
     return race_all(case, dev, list, opts)
   end
@@ -440,7 +441,8 @@ end
 -- that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no time, and the others stand.
 -- A race with providers runs in a worker process (fewhead.measure.worker), on a CPU and a GPU alike: one that crashes, ends the
 -- process, loses the device or takes longer than provider_seconds (120) for one call is a record with "error" and `failure`, and
--- the others are measured in a new process. Only with clock or stopwatch it runs in this one.
+-- the others are measured in a new process. Only with clock or stopwatch, and where the case's pattern is
+-- a function, it runs in this one.
 function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)

@@ -337,7 +337,7 @@ end
 local function check_somewhere(case, paths, dev, o)
   local all = { o.against, unpack(paths) }
   local guests = isolate.providers_of(all)
-  local apart = #guests > 0 and not isolate.here
+  local apart = #guests > 0 and not isolate.here and case:portable()
   return (apart and check_apart or check_paths)(case, paths, dev, o, guests)
 end
 
