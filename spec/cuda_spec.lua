@@ -11,6 +11,8 @@ local timing = require "fewhead.measure.timing"
 local F = require "fewhead.base.ffi"
 local helper = require "spec.helper"
 
+require("fewhead.measure.assert").register()
+
 local C = F.C
 local PATHS = { "padded", "gather" }
 local GIGA = 1e9
@@ -139,7 +141,7 @@ describe("a CUDA device #gpu", function()
         local graph = assert(p:graph("gather", o, 2))
         assert.equal(0, graph:launch())
         graph:free()
-        assert.is_true(p:intact(o))
+        assert.untouched(o)
         tensor(dev, "f32", { 4, 4 }):random():slice(1, 4, 1, -1):to_table()
         assert.is_nil((tensor(dev, "f32", { 2^50 })))
         local other = assert(device.open("cuda"))
@@ -432,7 +434,7 @@ describe("a CUDA device #gpu", function()
                 assert.is_true(bytes_of(want[name]:slice(1, first, last)) == bytes_of(got[name]:slice(1, first, last)), name)
               end
             end
-            assert.is_true((p:intact(got)))
+            assert.untouched(got)
             workspace:free()
           end
           made:free()

@@ -14,7 +14,7 @@ M._rooms = {
   { "device", { "path", "device", "tensor", "plan", "provider" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "file", "record", "run", "store", "axes" } },
-  { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips" } },
+  { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips", "assert" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },

@@ -8,6 +8,8 @@ local tensor = require "fewhead.device.tensor"
 local F = require "fewhead.base.ffi"
 local helper = require "spec.helper"
 
+require("fewhead.measure.assert").register()
+
 -- A tensor's elements as numbers: a function of an index counted from 0 in row-major order.
 local function numbers(t)
   local host = assert(t:read())
@@ -158,7 +160,7 @@ describe("problem", function()
         local counters = assert(p:run("reference", o))
         assert.same({ "reference", 12, p.useful_flops }, { counters.path, counters.rows, counters.useful_flops })
         assert.is_true(counters.bytes > 0)
-        assert.is_true(p:intact(o))
+        assert.untouched(o)
         local attention, written = attention_of(p), numbers(o.out)
         for k = 0, 2 do -- some rows and heads, others in each layout
           local s, h = (5 * k + 3 * i) % 12, (k + i) % p.case.h_q
@@ -188,7 +190,7 @@ describe("problem", function()
       assert.same({ path, 12, p.useful_flops }, { counters.path, counters.rows, counters.useful_flops })
       if helper.on_cpu() then assert.equal(("cpu %s %s"):format(dev:info().isa, path), counters.kernel) end
       assert.is_true(counters.executed_flops >= p.useful_flops)
-      assert.is_true(p:intact(o))
+      assert.untouched(o)
       for s = 1, 12 do
         for h = 1, 3 do
           for d = 1, 512, 37 do assert.is_true(math.abs(o.out:get(s, h, d) - want.out:get(s, h, d)) < 0.03) end
@@ -253,7 +255,7 @@ describe("problem", function()
         assert.equal(0, p.valid_keys)
         if p.s_q > 0 then assert.equal(0, o.out:get(1, 1, 1)) end
         if p.s_q > 0 then assert.equal(math.huge, o.lse:get(1, 1)) end
-        assert.is_true(p:intact(o))
+        assert.untouched(o)
       end
     end
   end)
@@ -363,7 +365,7 @@ describe("problem", function()
           assert.equal(part.useful_flops, counters.useful_flops)
           assert.is_true(same_elements(picked, o.out))
           assert.is_true(same_elements(whole.lse:slice(1, range[1], 12, range[2]), o.lse))
-          assert.is_true(part:intact(o))
+          assert.untouched(o)
           part:free()
         end
         assert(p:run("reference", whole)) -- what was freed was the part alone
@@ -408,7 +410,7 @@ describe("problem", function()
           assert.is_true(math.abs(o.lse:get(s + 1, 3) - lse) < CLOSE.lse)
           for d = 1, 512, 73 do assert.is_true(math.abs(o.out:get(s + 1, 3, d) - out[d]) < CLOSE.out) end
         end
-        assert(p:intact(o))
+        assert.untouched(o)
       end
     end)
 

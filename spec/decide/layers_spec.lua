@@ -6,6 +6,8 @@ local plan = require "fewhead.device.plan"
 local tensor = require "fewhead.device.tensor"
 local helper = require "spec.helper"
 
+require("fewhead.measure.assert").register()
+
 -- A few rows late in a prompt that is long enough for full lists.
 local function small(changes)
   local o = { preset = "v4.1-flash tp8", s_q = 3, prior = 1400, pattern = "local", layout = "contiguous", seed = 3 }
@@ -86,7 +88,7 @@ describe("a chunk of V4.1-Flash", function()
           for _, name in ipairs { "out", "lse", "max_logits" } do
             assert.same(bits(alone[name]), bits(layer.outputs[name]), ("%s, list %d, layer %d"):format(path, i, layer.number))
           end
-          assert(layer.problem:intact(layer.outputs))
+          assert.untouched(layer.outputs)
           alone:free()
         end
       end

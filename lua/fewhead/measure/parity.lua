@@ -337,9 +337,9 @@ local function check_problem(what, problem, opts, known, level)
   return opts
 end
 
---- The oracle's answer for a problem: { out =, lse =, max_logits =, against =, rows = {first, step, count} or nil, free =
--- function } | nil, err. Options: against = "reference" (default; float32 out), "padded" or a provider (bf16); sample = at most
--- how many rows.
+--- The oracle's answer for a problem: { out =, lse =, max_logits =, against =, rows = {first, step, count} or nil, problem =,
+-- free = function } | nil, err. Options: against = "reference" (default; float32 out), "padded" or a provider (bf16); sample = at
+-- most how many rows.
 function M.expected(problem, opts)
   opts = check_problem("parity.expected", problem, opts, { "against", "sample" }, 2)
   local against = opts.against or ORACLES[1]
@@ -365,7 +365,7 @@ function M.expected(problem, opts)
   end
   return {
     out = outputs.out, lse = outputs.lse, max_logits = outputs.max_logits, against = providers.name_of(against), rows = rows,
-    free = free,
+    problem = problem, free = free,
   }
 end
 
