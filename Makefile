@@ -170,7 +170,7 @@ list-ctest:
 # The kernels alone, for a machine with a GPU: kernels/cuda/test/runner.cu says what it takes. For compute-sanitizer's racecheck:
 # make BUILD=build/race NVCCFLAGS=-DFHK_RACECHECK build/race/kernels
 $(BUILD)/kernels: $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o) \
-    $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard kernels/cuda/*.c))
+    $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard kernels/cuda/*.c) $(call kernels_of,cuda))
 	$(if $(V),,@echo '  nvcc $@')
 	$(Q)$(NVCC) -std=c++17 $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a -cudart static -o $@ $^
 # The program itself needs no speed, and runs where the kernels of sm90 do.

@@ -115,14 +115,14 @@ static fh_path_cost gather_cost(const device_costs *row, const fhk_gpu *gpu, con
   cost.gflop_us *= (double)heads / (kernel->path == FH_PADDED ? call->h_pad : call->h_q);
   if (!known->ctas || rows == 0) return cost; /* without rows: as for many */
   cost.gflop_us *= in_waves(rows, multiprocessors * known->ctas);
-  if (rows * FHK_SM90_GATHER_CLUSTER <= multiprocessors) cost.gflop_us *= row->row_shared;
+  if (kernel->cluster && rows * kernel->cluster <= multiprocessors) cost.gflop_us *= row->row_shared;
   else if (known->ctas == 2 && rows <= multiprocessors) cost.gflop_us *= row->row_alone;
   return cost;
 }
 
 static fh_path_cost padded_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call,
                                 const fhk_kernel *kernel) {
-  if (kernel->run == fhk_portable_gather_run) return gather_cost(row, gpu, call, kernel); /* over h_pad heads */
+  if (kernel->narrowest < kernel->block) return gather_cost(row, gpu, call, kernel); /* its width follows the heads */
   fh_path_cost cost = costs_of(row, kernel->name, call->h_q)->cost;
   const double tiles = (double)call->s_q * call->h_pad / kernel->block;
   cost.gflop_us *= in_waves(tiles, gpu->multiprocessors);
@@ -132,7 +132,7 @@ static fh_path_cost padded_cost(const device_costs *row, const fhk_gpu *gpu, con
 static fh_path_cost packed_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call,
                                 const fhk_kernel *kernel) {
   fh_path_cost cost = row->packed;
-  const int32_t splits = fhk_sm90_packed_splits(gpu, call);
+  const int32_t splits = kernel->splits ? kernel->splits(gpu, call) : 1;
   const double groups = (double)fh_groups_most(call->s_q, call->requests, call->group);
   const double waves = in_waves(groups * splits, gpu->multiprocessors);
   cost.unit_us *= splits * waves;

@@ -2,9 +2,10 @@
  * The CUDA kernels as lib/ sees them. Every fh_call that arrives here has passed fh_call_check and carries no defaults
  * any more. registry.h says which kernel takes a call; a kernel is only given calls that its row takes.
  *
- * A kernel family has three functions: `prepare` loads it on the current device and raises its shared-memory limit
- * (device open), `workspace` says how many bytes of call->workspace it wants, `run` enqueues on a stream. They return a
- * cudaError_t as int, 0 = done. `run` allocates nothing, waits for nothing and may be captured in a graph.
+ * A kernel has three functions, declared by FHK_KERNEL. `prepare` loads the kernel on the current device and raises its
+ * shared-memory limit (device open). `workspace` returns how many bytes of call->workspace the kernel wants. `run`
+ * enqueues on a stream, allocates nothing, waits for nothing and may be captured in a graph. prepare and run return a
+ * cudaError_t as int, 0 = done.
  */
 #ifndef FEWHEAD_KERNELS_CUDA_H
 #define FEWHEAD_KERNELS_CUDA_H
@@ -12,8 +13,17 @@
 #include "fewhead.h"
 
 #ifdef __cplusplus
+#define FHK_C extern "C"
 extern "C" {
+#else
+#define FHK_C
 #endif
+
+/* Declares the functions of a kernel: FHK_KERNEL(sm90_gather). */
+#define FHK_KERNEL(name)                                                          \
+  FHK_C int fhk_##name##_prepare(void);                                           \
+  FHK_C uint64_t fhk_##name##_workspace(const fhk_gpu *gpu, const fh_call *call); \
+  FHK_C int fhk_##name##_run(const fhk_gpu *gpu, const fh_call *call, void *stream);
 
 /* What a launch needs to know of the device. */
 typedef struct fhk_gpu {
@@ -26,26 +36,6 @@ typedef struct fhk_gpu {
   int32_t memory_bus_bits;
   const char *name; /* what the vendor calls it: "NVIDIA H200" */
 } fhk_gpu;
-
-#define FHK_KERNEL_FAMILY(name)                                             \
-  int fhk_##name##_prepare(void);                                           \
-  uint64_t fhk_##name##_workspace(const fhk_gpu *gpu, const fh_call *call); \
-  int fhk_##name##_run(const fhk_gpu *gpu, const fh_call *call, void *stream);
-
-FHK_KERNEL_FAMILY(portable_reference) /* fp32, any device */
-FHK_KERNEL_FAMILY(portable_gather)    /* mma.sync and cp.async, sm_80 and up */
-FHK_KERNEL_FAMILY(sm90_gather)        /* wgmma, tokens on M */
-FHK_KERNEL_FAMILY(sm90_padded)        /* wgmma, heads on M */
-FHK_KERNEL_FAMILY(sm90_padded_unaligned)
-FHK_KERNEL_FAMILY(sm90_packed) /* wgmma, group * h_q <= 64 rows on M; by call->plan, which every packed
-                                         call has */
-FHK_KERNEL_FAMILY(sm90_packed_unaligned)
-
-#undef FHK_KERNEL_FAMILY
-
-/* CTAs that share a row of few in sm90_gather, and parts that sm90_packed makes of each union of few: 1 and more. */
-enum { FHK_SM90_GATHER_CLUSTER = 8 };
-int32_t fhk_sm90_packed_splits(const fhk_gpu *gpu, const fh_call *call);
 
 /* The plan (portable/plan, sm_80 and up): call->group is set and group * topk < 2^31. `bytes` says what `memory`
  * must hold, 64-byte aligned. `build` fills *plan (struct_size too) before it returns, and the arrays in stream

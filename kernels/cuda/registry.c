@@ -1,50 +1,26 @@
-/* The kernels of the CUDA back end, and the choice among them. */
+/* The choice among the kernels of CUDA. */
 #include "cuda/registry.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-#define RUNS(family) .prepare = fhk_##family##_prepare, .workspace = fhk_##family##_workspace, .run = fhk_##family##_run
-#define ALIGNED(q, kv, out) .q_bytes = (q), .kv_bytes = (kv), .out_bytes = (out)
-#define ANY_ALIGNMENT ALIGNED(1, 1, 1)
-#define PORTABLE .capability = 80
-#define SM90 .capability = 90, .exact = 1
-#define HEADS_TO(n) .most_heads = (n)
-#define COUNTS(least, most, keys) .narrowest = (least), .block = (most), .tile = (keys)
-
-/* In order of preference for each path. cp.async copies 16 bytes from multiples of 16; the kernels of unaligned rows
- * load elements one by one. Devices without a padded kernel of their own run portable gather over h_pad heads: it
- * computes the zero heads too. */
-static const fhk_kernel rows[] = {
-    {"portable reference", FH_REFERENCE, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_reference),
-     COUNTS(8, 8, 32)},
-
-    {"sm90 padded", FH_PADDED, SM90, HEADS_TO(128), ALIGNED(16, 16, 16), RUNS(sm90_padded), COUNTS(64, 64, 64)},
-    {"sm90 padded, unaligned out", FH_PADDED, SM90, HEADS_TO(128), ALIGNED(16, 16, 1), RUNS(sm90_padded),
-     COUNTS(64, 64, 64)},
-    {"sm90 padded, unaligned", FH_PADDED, SM90, HEADS_TO(128), ANY_ALIGNMENT, RUNS(sm90_padded_unaligned),
-     COUNTS(64, 64, 64)},
-    {"portable gather", FH_PADDED, PORTABLE, HEADS_TO(128), ALIGNED(4, 16, 16), RUNS(portable_gather),
-     COUNTS(8, 32, 16)},
-    {"portable gather, unaligned", FH_PADDED, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_gather),
-     COUNTS(8, 32, 16)},
-
-    {"sm90 gather", FH_GATHER, SM90, HEADS_TO(128), ALIGNED(16, 16, 4), RUNS(sm90_gather), COUNTS(8, 32, 64)},
-    {"portable gather", FH_GATHER, PORTABLE, HEADS_TO(128), ALIGNED(4, 16, 16), RUNS(portable_gather),
-     COUNTS(8, 32, 16)},
-    {"portable gather, unaligned", FH_GATHER, PORTABLE, HEADS_TO(128), ANY_ALIGNMENT, RUNS(portable_gather),
-     COUNTS(8, 32, 16)},
-
-    {"sm90 packed", FH_PACKED, SM90, HEADS_TO(64), ALIGNED(16, 16, 16), RUNS(sm90_packed), COUNTS(64, 64, 64)},
-    {"sm90 packed, unaligned out", FH_PACKED, SM90, HEADS_TO(64), ALIGNED(16, 16, 1), RUNS(sm90_packed),
-     COUNTS(64, 64, 64)},
-    {"sm90 packed, unaligned", FH_PACKED, SM90, HEADS_TO(64), ANY_ALIGNMENT, RUNS(sm90_packed_unaligned),
-     COUNTS(64, 64, 64)},
+/* The rows of every folder. */
+#define FHK_ROWS(folder) extern const fhk_kernel fhk_rows_##folder[];
+#include "kernels_cuda.h"
+#undef FHK_ROWS
+#define FHK_ROWS(folder) fhk_rows_##folder,
+static const fhk_kernel *const folders[] = {
+#include "kernels_cuda.h"
 };
+#undef FHK_ROWS
+enum { FOLDERS = sizeof folders / sizeof *folders };
 
-enum { ROWS = sizeof rows / sizeof *rows };
-
-const fhk_kernel *fhk_kernel_row(int32_t i) { return i >= 0 && i < ROWS ? &rows[i] : NULL; }
+const fhk_kernel *fhk_kernel_row(int32_t i) {
+  for (size_t f = 0; i >= 0 && f < FOLDERS; f++)
+    for (const fhk_kernel *row = folders[f]; row->name; row++)
+      if (i-- == 0) return row;
+  return NULL;
+}
 
 int fhk_kernel_runs_on(const fhk_kernel *kernel, const fhk_gpu *gpu) {
   return kernel->exact ? gpu->capability == kernel->capability && !gpu->portable_only
@@ -67,9 +43,10 @@ int fhk_kernel_takes(const fhk_kernel *kernel, const fhk_gpu *gpu, const fh_call
 }
 
 const fhk_kernel *fhk_kernel_of(const fhk_gpu *gpu, const fh_call *call, int32_t path) {
-  for (int32_t i = 0; i < ROWS; i++)
-    if (fhk_kernel_takes(&rows[i], gpu, call, path)) return &rows[i];
-  return NULL;
+  const fhk_kernel *best = NULL, *row;
+  for (int32_t i = 0; (row = fhk_kernel_row(i)); i++)
+    if ((!best || row->preference > best->preference) && fhk_kernel_takes(row, gpu, call, path)) best = row;
+  return best;
 }
 
 int32_t fhk_kernel_heads(const fhk_kernel *kernel, const fh_call *call) {
@@ -113,12 +90,15 @@ static void add_missing(text *t, const fhk_kernel *k, const fhk_gpu *gpu, int32_
 }
 
 int fhk_offers(const fhk_gpu *gpu, int32_t path, int32_t h_q, char *why, size_t room) {
-  const fhk_kernel *nearest = NULL; /* the row that lacks least: one that runs here, else the first */
+  const fhk_kernel *nearest = NULL, *row; /* the row that lacks least: one that runs here, else the preferred one */
+  int nearest_here = 0;
   if (path == FH_AUTO) return 1;
-  for (int32_t i = 0; i < ROWS; i++) {
-    const int here = rows[i].path == path && fhk_kernel_runs_on(&rows[i], gpu);
-    if (here && h_q <= rows[i].most_heads) return 1;
-    if (rows[i].path == path && (!nearest || (here && !fhk_kernel_runs_on(nearest, gpu)))) nearest = &rows[i];
+  for (int32_t i = 0; (row = fhk_kernel_row(i)); i++) {
+    if (row->path != path) continue;
+    const int here = fhk_kernel_runs_on(row, gpu);
+    if (here && h_q <= row->most_heads) return 1;
+    if (nearest && here == nearest_here ? row->preference > nearest->preference : !nearest || here)
+      nearest = row, nearest_here = here;
   }
   text t = {why, room};
   if (!nearest) {

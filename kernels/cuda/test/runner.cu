@@ -34,11 +34,14 @@ namespace {
 constexpr uint64_t kLine = 256;
 uint64_t rounded(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-/* The first row for the path whose name begins with `kernel` and that takes the call. */
+/* Of the rows for the path whose names begin with `kernel` and that take the call, the preferred one. */
 const fhk_kernel *row_of(const char *kernel, const fhk_gpu &on, const fh_call &call, int32_t path) {
+  const fhk_kernel *best = nullptr;
   for (int32_t i = 0; const fhk_kernel *row = fhk_kernel_row(i); i++)
-    if (!strncmp(row->name, kernel, strlen(kernel)) && fhk_kernel_takes(row, &on, &call, path)) return row;
-  return nullptr;
+    if (!strncmp(row->name, kernel, strlen(kernel)) && fhk_kernel_takes(row, &on, &call, path) &&
+        (!best || row->preference > best->preference))
+      best = row;
+  return best;
 }
 
 }  // namespace

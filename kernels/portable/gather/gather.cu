@@ -1,6 +1,8 @@
 /* Which instantiation a call gets: teams for 8, 16 or 32 heads by h_q, groups of 32 heads beyond. */
 #include "portable/gather/gather.cuh"
 
+FHK_KERNEL(portable_gather)
+
 namespace fhk {
 namespace portable_gather {
 FHK_PORTABLE_GATHER_DECLARE(512, 2, 1)

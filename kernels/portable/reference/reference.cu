@@ -10,6 +10,8 @@
 #include "cuda/cuda.h"
 #include "cuda/common.cuh"
 
+FHK_KERNEL(portable_reference)
+
 namespace fhk {
 namespace portable_reference {
 

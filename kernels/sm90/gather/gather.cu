@@ -1,5 +1,4 @@
 /* Which instantiation a call gets: the narrowest of 8, 16 and 32 heads that holds h_q, blocks of 32 beyond. */
-#include "cuda/cuda.h"
 #include "sm90/gather/gather.cuh"
 
 namespace fhk {

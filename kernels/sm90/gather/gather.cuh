@@ -26,7 +26,7 @@
 #ifndef FEWHEAD_KERNELS_SM90_GATHER_CUH
 #define FEWHEAD_KERNELS_SM90_GATHER_CUH
 
-#include "cuda/cuda.h"
+#include "sm90/gather/gather.h"
 #include "cuda/rows.cuh"
 
 namespace fhk {

@@ -1,7 +1,7 @@
 /* Which instantiation a call gets: by d_qk. The registry knows whether rows of q and kv start on the 16 bytes that
  * cp.async wants. */
-#include "cuda/cuda.h"
 #include "sm90/packed/packed.cuh"
+#include "sm90/packed/packed.h"
 
 namespace fhk {
 namespace sm90_packed {

@@ -3,6 +3,9 @@
 #include "cuda/cuda.h"
 #include "sm90/padded/padded.cuh"
 
+FHK_KERNEL(sm90_padded)
+FHK_KERNEL(sm90_padded_unaligned)
+
 namespace fhk {
 namespace sm90_padded {
 FHK_SM90_PADDED_DECLARE(512, true)

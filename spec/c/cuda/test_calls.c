@@ -175,6 +175,23 @@ static const char *kernel_of(const fake *f, int32_t path, int q, int kv, int out
   return kernel ? kernel->name : "none";
 }
 
+/* Every row has what a row needs, and no two rows of a path have the same preference. */
+static void rows(void) {
+  const fhk_kernel *a, *b;
+  int32_t count = 0;
+  for (; (a = fhk_kernel_row(count)); count++) {
+    CHECK(a->prepare && a->workspace && a->run);
+    CHECK(a->path > FH_AUTO && a->path < FH_PATHS && a->most_heads > 0 && a->capability >= 80);
+    CHECK(a->q_bytes > 0 && a->kv_bytes > 0 && a->out_bytes > 0 && a->narrowest > 0 && a->block > 0 && a->tile > 0);
+    for (int32_t i = 0; i < count; i++) {
+      b = fhk_kernel_row(i);
+      CHECK(a->path != b->path || a->preference != b->preference);
+    }
+  }
+  CHECK(count >= 12);
+  CHECK(fhk_kernel_row(-1) == NULL && fhk_kernel_row(count + 1) == NULL);
+}
+
 static void kernels(void) {
   fake h200, ada, forced;
   open_fake(&h200, 90, 0);
@@ -262,6 +279,7 @@ static void explained(void) {
 
 int main(void) {
   explained();
+  rows();
   kernels();
   scaled_costs();
   paths();
