@@ -11,7 +11,7 @@ local M = {}
 -- the modules that scripts use; the others are this library's own plumbing.
 M._rooms = {
   { "base", { "arguments", "option", "ffi", "json", "npy", "table", "shell" } },
-  { "device", { "path", "device", "tensor", "plan", "provider" } },
+  { "device", { "path", "device", "tensor", "plan", "provider", "costs" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "file", "record", "run", "store", "axes" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips", "assert" } },

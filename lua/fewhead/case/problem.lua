@@ -13,6 +13,7 @@
 local bit = require "bit"
 local ffi = require "ffi"
 local args = require "fewhead.base.arguments"
+local cost_tables = require "fewhead.device.costs"
 local graph = require "fewhead.device.graph"
 local layout = require "fewhead.case.layout"
 local pattern = require "fewhead.case.pattern"
@@ -225,7 +226,7 @@ local anchors = setmetatable({}, { __mode = "k" })
 local ON_PLANS = {}
 for _, name in ipairs(paths.planned()) do ON_PLANS[name] = true end
 
-local CALL_OPTIONS = { "plan", "row_invariant", "group" }
+local CALL_OPTIONS = { "plan", "row_invariant", "group", "costs" }
 -- Queries of a packed group; the library says which go with the heads.
 local MAX_GROUP = 64
 
@@ -265,6 +266,9 @@ local function describe(self, what, path, outputs, o, level)
     if o.group == nil then call.group = o.plan.group end
   end
 
+  local costs = o.costs ~= nil and cost_tables.struct(what .. ": costs", o.costs, level + 1) or nil
+  if costs then call.costs = costs end
+
   local q, kv, indices = self.q, self.kv, self.indices
   call.q, call.q_stride_s, call.q_stride_h = q:data(), q.stride[1], q.stride[2]
   call.kv, call.kv_stride = kv:data(), kv.stride[1]
@@ -289,7 +293,7 @@ local function describe(self, what, path, outputs, o, level)
       end
     end
   end
-  anchors[call] = { self, outputs, o.plan, q, kv, indices, self.topk_length, self.attn_sink, self.cu_seqlens_q }
+  anchors[call] = { self, outputs, o.plan, q, kv, indices, self.topk_length, self.attn_sink, self.cu_seqlens_q, costs = costs }
   return call
 end
 
@@ -348,8 +352,8 @@ end
 
 --- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. path: "auto", "reference",
 -- "padded", "gather", "packed", or a provider (fh.provider). Options: plan (packed: of fh.plan; also decides group),
--- row_invariant (auto never packs), group (packed: queries of a group, 0 or left out = as many as fill a tile). nil, err when the
--- library refuses the call.
+-- row_invariant (auto never packs), group (packed: queries of a group, 0 or left out = as many as fill a tile), costs (auto: what
+-- it compares paths by, as fh.costs takes them). nil, err when the library refuses the call.
 function Problem:call(path, outputs, options)
   check(self, "call")
   local call, err = ready(self, "problem:call", path, outputs, options, 2)

@@ -11,6 +11,7 @@ local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
 local F = require "fewhead.base.ffi"
 local hash = require "fewhead.base.hash"
+local json = require "fewhead.base.json"
 local pattern = require "fewhead.case.pattern"
 local posix = require "fewhead.base.posix"
 local providers = require "fewhead.device.provider"
@@ -53,7 +54,9 @@ function M.fingerprint(dev, paths, how)
     if value and value ~= "" then environment[#environment + 1] = name .. "=" .. value end
   end
   for i, path in ipairs(paths) do names[i] = path_text(path) end
-  for key, value in pairs(how) do settings[#settings + 1] = ("%s=%s"):format(key, tostring(value)) end
+  for key, value in pairs(how) do
+    settings[#settings + 1] = ("%s=%s"):format(key, type(value) == "table" and json.encode(value) or tostring(value))
+  end
   table.sort(settings)
   return {
     build = F.ffi.string(F.C.fh_build_info()), library = library_checksum(), device = info.name, kind = info.kind,

@@ -65,7 +65,7 @@ local OWN = option.rows("sweep", {
 
 -- Options that a sweep hands on to fewhead.compare.
 local COMPARE = {}
-for i, key in ipairs { "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant" } do
+for i, key in ipairs { "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant", "costs" } do
   COMPARE[i] = compare.rows.by_key[key]
 end
 
@@ -99,11 +99,14 @@ local function task_of(options, level)
   local o = option.table("sweep", args.table("sweep", options, level + 1), M.rows, level + 1)
   local task = { own = {}, how = {} }
   for _, row in ipairs(OWN.list) do task.own[row.key] = o[row.key] end
-  for _, row in ipairs(COMPARE) do task.how[row.key] = options[row.key] end -- what was said alone: it tells runs apart
+  for _, row in ipairs(COMPARE) do -- what was said alone: it tells runs apart
+    if options[row.key] ~= nil then task.how[row.key] = o[row.key] end
+  end
   local own = task.own
   if own.worker and type(own.device) == "table" then
     error("sweep: device: got a device, wanted its name: the worker process opens it", level + 1)
   end
+  compare.check_costs("sweep", task.how.costs, own.paths or M.paths, level + 1)
   if own.seconds == 0 then own.seconds, own.max_seconds = nil, 0 end -- the fewest samples, however long they take
   if not task.own.worker then -- else the worker process says what is wrong with the two
     local dev = device.check("sweep: device", task.own.device or device.default(), level + 1)
@@ -485,7 +488,7 @@ end
 --   interrupted  function() -> true to stop; the cell at hand is dropped, those before are kept
 --   on_interrupt with worker: function() called when an interrupt is heard while a cell runs
 --   argv, run    the words of the command, or a whole header of fh.run, for the records
---   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant   as fh.compare takes them
+--   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant, costs   as fh.compare takes them
 -- Returns { records =, cells = how many were measured, reused or refused, planned =, measured =, reused =, duplicates =, unfit =
 -- names of cells that time ran out for, failed = names, interrupted = boolean, noise_floor =, folder =, write_error = why the
 -- file lacks records: a disk that was full, say }; nil, err when the file cannot be made or the device not be opened.

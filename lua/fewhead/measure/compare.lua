@@ -36,6 +36,7 @@ M.rows = option.rows("compare", {
   { "--sample", "INTEGER", "rows that parity compares at most", lo = 1 },
   { "--group", "INTEGER", "queries of a packed group; 0: as many as fill a tile", lo = 0, hi = 64 },
   { "--row-invariant", "BOOLEAN", "no row may depend on its neighbours: auto never packs" },
+  { "costs", "COSTS", "what auto compares paths by (fh.costs)" },
   { "--canaries", "BOOLEAN", "whether the memory around outputs is looked at" },
   { "--provider-seconds", "NUMBER", "a provider hangs after this long", lo = 0 },
   { "phase", "FUNCTION", "told what comes next" },
@@ -44,7 +45,7 @@ M.rows = option.rows("compare", {
 })
 local HERE = { device = true, run = true } -- stay on this side where a race runs in another process; functions do too
 -- Options that are the call's, and so are in records.
-local CALL = { "group", "row_invariant" }
+local CALL = { "group", "row_invariant", "costs" }
 
 local NATIVE = {}
 for _, name in ipairs(paths.native()) do NATIVE[name] = true end
@@ -81,6 +82,13 @@ function M.expand(what, list, dev, level)
     end
   end
   return expanded, native
+end
+
+--- Refuse costs where no path reads them. level as in error(), 1 = the caller of this.
+function M.check_costs(what, costs, list, level)
+  local auto = costs == nil
+  for _, path in ipairs(list) do auto = auto or path == "auto" end
+  if not auto then error(what .. ": costs: has no effect without path auto", level + 1) end
 end
 
 local Comparison = { __name = "comparison" }
@@ -174,7 +182,7 @@ local function blame(check, name, input) return no_pass(check, "fail", ("%s chan
 
 -- Parity of one path. A provider that changed an input has failed, and the inputs are made anew.
 local function check_one(race, path)
-  local how, err = pick(race.opts, { "group", "row_invariant", "canaries" }), race.refusal
+  local how, err = pick(race.opts, { "group", "row_invariant", "costs", "canaries" }), race.refusal
   how.want = race.want
   if race.want and not is_provider(path) and paths.get(path).wants_plan then
     if not race.plan then race.plan, err = require("fewhead.device.plan").build(race.problem, { group = race.opts.group }) end
@@ -227,7 +235,7 @@ end
 -- that was changed.
 local function time_some(race, some)
   local how, wrong, input = pick(race.opts, TIMING), {}, nil
-  how.plan, how.group, how.row_invariant = race.plan, race.opts.group, race.opts.row_invariant
+  how.plan, how.group, how.row_invariant, how.costs = race.plan, race.opts.group, race.opts.row_invariant, race.opts.costs
   how.after = function(arms, outputs)
     for _, arm in ipairs(arms) do
       if arm.collect then wrong[arm.name] = check_again(race, arm, outputs) end
@@ -432,17 +440,16 @@ end
 
 --- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
 -- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default:
--- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group and
--- row_invariant, as problem:call takes them; canaries, as parity.check has it; phase, a function("parity", path) or ("timing")
--- called before each; three_way = true: records get three_way, what parity.three_way says of the path beside the first one; and
--- those of fewhead.timing. Returns an object with .records (fh.record, one a path, in order), .noise, :record(path) and
--- tostring; nil, message where the case does not fit the device or a timed run fails.
--- A refused path is a record whose parity is "invalid" and says why. A provider that fails to run is a record with "error"; one
--- that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no time, and the others stand.
--- A race with providers runs in a worker process (fewhead.measure.worker), on a CPU and a GPU alike: one that crashes, ends the
--- process, loses the device or takes longer than provider_seconds (120) for one call is a record with "error" and `failure`, and
--- the others are measured in a new process. Only with clock or stopwatch, and where the case's pattern is
--- a function, it runs in this one.
+-- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group,
+-- row_invariant and costs, as problem:call takes them; canaries, as parity.check has it; phase, a function("parity", path) or
+-- ("timing") called before each; three_way = true: records get three_way, what parity.three_way says of the path beside the
+-- first one; and those of fewhead.timing. Returns an object with .records (fh.record, one a path, in order), .noise,
+-- :record(path) and tostring; nil, message where the case does not fit the device or a timed run fails. A refused path is a
+-- record whose parity is "invalid" and says why. A provider that fails to run is a record with "error"; one that changes its
+-- inputs, or that is wrong after it was timed, is one with "fail": it has no time, and the others stand. A race with providers
+-- runs in a worker process (fewhead.measure.worker), on a CPU and a GPU alike: one that crashes, ends the process, loses the
+-- device or takes longer than provider_seconds (120) for one call is a record with "error" and `failure`, and the others are
+-- measured in a new process. Only with clock or stopwatch, and where the case's pattern is a function, it runs in this one.
 function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
@@ -450,6 +457,7 @@ function M.compare(case, list, opts)
   opts = option.table("compare", opts, M.rows)
   local dev = device.check("compare: device", opts.device or device.default())
   local expanded, native = M.expand("compare: paths", list, dev, 2)
+  M.check_costs("compare", opts.costs, expanded, 2)
   local run = opts.run or require("fewhead.record.run").header(dev)
   local found, err = race_somewhere(case, dev, expanded, opts)
   if not found then return nil, err end

@@ -430,7 +430,7 @@ local function run_and_compare(problem, path, want, opts)
   local outputs, err = problem:outputs()
   if not outputs then return { status = "invalid", compared = 0, reason = err } end
   local name = providers.name_of(path)
-  local how = { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant }
+  local how = { plan = opts.plan, group = opts.group, row_invariant = opts.row_invariant, costs = opts.costs }
   local work, why, failed = problem:run(path, outputs, how)
   if not work then
     outputs:free()
@@ -449,15 +449,15 @@ end
 
 --- Run `path`, a path's name or a provider, on the problem into poisoned outputs and compare. Options: against = "reference"
 -- (default), "padded" or a provider; sample = at most how many rows to compare (nil: all; that all were written is checked
--- anyway); want = what M.expected gave, to use it again; plan, group, row_invariant as problem:call takes them; tolerance as
--- M.compare (default: M.tolerance_of). Result: that of M.compare with path, against, sampled = rows compared (nil: all) and work,
--- the counters of the run. It fails also when another path ran than was asked for, or when anything outside the real heads'
--- outputs was written (canaries = false: not looked at). A call that is refused is "invalid" with the reason and refused = true;
--- a provider that fails while it runs is "error". It runs in this process: one that crashes ends it. fh.compare, sweeps and
--- `fewhead parity` run providers in a process of their own.
+-- anyway); want = what M.expected gave, to use it again; plan, group, row_invariant, costs as problem:call takes them;
+-- tolerance as M.compare (default: M.tolerance_of). Result: that of M.compare with path, against, sampled = rows compared
+-- (nil: all) and work, the counters of the run. It fails also when another path ran than was asked for, or when anything
+-- outside the real heads' outputs was written (canaries = false: not looked at). A call that is refused is "invalid" with the
+-- reason and refused = true; a provider that fails while it runs is "error". It runs in this process: one that crashes ends
+-- it. fh.compare, sweeps and `fewhead parity` run providers in a process of their own.
 function M.check(problem, path, opts)
   opts = check_problem("parity.check", problem, opts,
-    { "against", "sample", "want", "plan", "group", "row_invariant", "tolerance", "canaries" }, 2)
+    { "against", "sample", "want", "plan", "group", "row_invariant", "costs", "tolerance", "canaries" }, 2)
   if opts.canaries ~= nil then args.boolean("parity.check: canaries", opts.canaries) end
   check_path("parity.check: path", path, paths.names(), 2)
   limits_of(opts.tolerance, 2)

@@ -261,7 +261,7 @@ local function plan_us(plan, problem, watch)
   return stats.median(samples)
 end
 
-local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, graph = true, after = true }
+local CALL_OPTIONS = { plan = true, group = true, row_invariant = true, costs = true, graph = true, after = true }
 
 -- The plan that a path works on, built anew as long as it takes: the plan, microseconds of one build | nil, err. made collects
 -- what is to be freed in the end.
@@ -285,7 +285,8 @@ local function arms_of(problem, paths, call_opts, plan_watch, made, outputs)
   end
   local arms, build_us, err = {}, {}, nil
   for i, path in ipairs(paths) do
-    local name, with = providers.name_of(path), { group = call_opts.group, row_invariant = call_opts.row_invariant }
+    local name, with = providers.name_of(path), { group = call_opts.group, row_invariant = call_opts.row_invariant,
+      costs = call_opts.costs }
     if not providers.is(path) and path_table.get(path).wants_plan then
       with.plan, build_us[path] = timed_plan(problem, path, call_opts, plan_watch, made)
       if not with.plan then return nil, build_us[path] end
@@ -306,11 +307,11 @@ local function arms_of(problem, paths, call_opts, plan_watch, made, outputs)
 end
 
 --- Measure paths of a problem, providers among them: timing.problem(problem, { "padded", "gather", "packed" }, opts). Options and
--- result are those of measure, on the device's own timer, and plan =, group =, row_invariant = as problem:call takes them. The
--- A path that wants a plan runs on one that is there before, as where layers share an index list: the one given, else one built
--- here; its result carries plan_us, microseconds of one build. graph = N, on a GPU: N calls to a launch, and the time of one of
--- them. after = function(arms, outputs), called when all is measured and nothing is freed yet: arms = { { name =, run =, collect
--- = of a provider (problem:runner) }, .. }. nil, message when a run fails, and the name of its arm.
+-- result are those of measure, on the device's own timer, and plan =, group =, row_invariant =, costs = as problem:call takes
+-- them. The A path that wants a plan runs on one that is there before, as where layers share an index list: the one given,
+-- else one built here; its result carries plan_us, microseconds of one build. graph = N, on a GPU: N calls to a launch, and
+-- the time of one of them. after = function(arms, outputs), called when all is measured and nothing is freed yet: arms = { {
+-- name =, run =, collect = of a provider (problem:runner) }, .. }. nil, message when a run fails, and the name of its arm.
 function M.problem(problem, paths, opts)
   args.table("timing.problem: paths", paths)
   local how, call_opts = {}, {}
