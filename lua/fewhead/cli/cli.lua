@@ -6,7 +6,6 @@
 local args = require "fewhead.base.arguments"
 local checkout = require "fewhead.base.checkout"
 local exit = require "fewhead.cli.exit"
-local options = require "fewhead.cli.options"
 
 local M = {}
 
@@ -14,8 +13,12 @@ local M = {}
 M.exit = exit.with
 M.FAILED, M.USAGE, M.INTERRUPTED = exit.FAILED, exit.USAGE, exit.INTERRUPTED
 
---- The device that --device names; nil and the reason, by that option.
-M.device = options.open_device
+--- The device that --device names; nil and the reason, by that option. The library is loaded when a command needs it: doctor
+-- runs without one.
+function M.device(name)
+  local dev, err = require("fewhead.cli.options").open_device(name)
+  return dev, err
+end
 
 local commands = {}
 
@@ -56,6 +59,7 @@ function commands.run(argv)
   return status
 end
 
+function commands.doctor(argv) return require("fewhead.cli.doctor").main(argv) end
 function commands.info(argv) return require("fewhead.cli.info").main(argv) end
 function commands.parity(argv) return require("fewhead.cli.parity").main(argv) end
 function commands.compare(argv) return require("fewhead.cli.compare").main(argv) end
@@ -74,13 +78,14 @@ function commands.experiments(argv)
 end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
-local names = { "run", "info", "parity", "compare", "merge", "bundle", "page", "plot", "export", "experiments", "repl" }
+local names = { "run", "info", "doctor", "parity", "compare", "merge", "bundle", "page", "plot", "export", "experiments", "repl" }
 
 local usage = [[
 usage: fewhead COMMAND [options]
 
   run FILE [options]   run a Lua script, such as experiments/gate_sweep.lua
   info                 what is here: version, library, devices, settings in force
+  doctor               what is found here, what is missing, and what to do about it; status 1 when something is wrong
   parity               compare every path with the reference over the conformance grid; status 1 when a case fails
   compare OLD NEW      which cells got faster or slower between two runs, files, folders or commits
   merge RUN ..         put the parts of a sweep together

@@ -49,8 +49,8 @@ local function setting(name)
   return value ~= "" and value or nil
 end
 
--- The Python of the active environment as the shell's word for it.
-local function active_python()
+--- The Python of the active environment as a word of a shell command: that of VIRTUAL_ENV, else of CONDA_PREFIX, else "python3".
+function M.python()
   for _, name in ipairs { "VIRTUAL_ENV", "CONDA_PREFIX" } do
     local prefix = setting(name)
     if prefix and exists(prefix .. "/bin/python3") then return quoted(prefix .. "/bin/python3") end
@@ -127,7 +127,7 @@ end
 local function torch_of(extension)
   local beside = parent(parent(extension)) .. "/torch"
   if exists(beside .. "/lib/libtorch_cpu.so") then return beside end
-  local answer = ask(active_python())
+  local answer = ask(M.python())
   local folder = answer.folders.torch
   if folder and exists(folder .. "/lib/libtorch_cpu.so") then return folder end
   return nil, ("%s is there, and no PyTorch beside it or %s"):format(extension,
@@ -160,7 +160,7 @@ local function look()
     return nil, ("no FlashMLA: FEWHEAD_FLASHMLA: got %s, wanted a library or a folder with %s in it; %s"):format(args.show(given),
       LOOKED_FOR, STANDS_IN)
   end
-  local answer = ask(active_python())
+  local answer = ask(M.python())
   local found = in_environment(answer)
   if found then return found end
   return nil, nothing_found(answer)

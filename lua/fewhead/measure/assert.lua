@@ -24,8 +24,8 @@ local function outputs_of(what, v, level)
 end
 
 --- Whether outputs agree with a reference.
---   out        the tensor out, bf16 or f32 [s_q, h_q, d_v]; or outputs { out =, lse =, max_logits = }, the last two f32 [s_q, h_q],
---              each compared where both sides have it
+--   out        the tensor out, bf16 or f32 [s_q, h_q, d_v]; or outputs { out =, lse =, max_logits = }, the last two f32 [s_q,
+--              h_q], each compared where both sides have it
 --   ref        the same, or what fh.parity.expected gives: then the rows of its sample count, at the tolerance of its problem
 --   tolerance  { out = { abs =, rel =, cos = }, .. } in place of FlashMLA's (fh.parity.tolerance)
 -- Returns true; or false and the reason with the place that is most wrong. Raises where nothing can be compared: other shapes, a
