@@ -64,7 +64,7 @@ ALL_DEVICES := $(patsubst lib/%/device.c,%,$(wildcard lib/*/device.c))
 DEVICES := $(filter-out $(if $(NVCC),,cuda),$(ALL_DEVICES))
 # A kernel has a folder with a file kernel.c, its rows: kernels/<device>/<kernel>/, on CUDA kernels/<arch>/<kernel>/.
 kernels_of = $(if $(filter cuda,$(1)),$(filter-out $(ALL_DEVICES:%=kernels/%/%),$(wildcard kernels/*/*/kernel.c)),$(wildcard kernels/$(1)/*/kernel.c))
-kernel_lists := $(DEVICES:%=$(BUILD)/gen/kernels_%.h)
+lists := $(BUILD)/gen/devices.h $(DEVICES:%=$(BUILD)/gen/kernels_%.h)
 SOURCES := $(wildcard lib/*.c) $(foreach device,$(DEVICES),$(wildcard lib/$(device)/*.c kernels/$(device)/*.c) $(call kernels_of,$(device)))
 OBJECTS := $(SOURCES:%.c=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o)
 LIBRARY := $(BUILD)/libfewhead.so
@@ -105,7 +105,7 @@ $(FLASHMLA): $(FLASHMLA_OBJECTS)
 	$(if $(V),,@echo '  ld  $@')
 	$(Q)$(CC) -shared -Wl,--no-undefined $(CFLAGS) $(LDFLAGS) -o $@ $^ -ldl
 
-$(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h $(kernel_lists)
+$(BUILD)/obj/%.o: %.c $(BUILD)/gen/header_checksum.h | $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h $(lists)
 	@mkdir -p $(@D)
 	@command -v $(firstword $(CC)) >/dev/null || { echo 'fewhead: no C compiler: make setup installs one' >&2; exit 1; }
 	$(if $(V),,@echo '  cc  $<')
@@ -132,8 +132,11 @@ $(BUILD)/gen/commit.h: FORCE
 $(BUILD)/gen/cuda_build.h: FORCE
 	$(call rewrite,#define FH_WITH_CUDA $(if $(NVCC),1,0)\n#define FH_CUDA_TEXT "$(CUDA_TEXT)")
 # The list of a device's kernels: the folder of each, "FHK_ROWS(sm90_gather)".
-$(kernel_lists): $(BUILD)/gen/kernels_%.h: FORCE
+$(DEVICES:%=$(BUILD)/gen/kernels_%.h): $(BUILD)/gen/kernels_%.h: FORCE
 	$(call rewrite,$(foreach file,$(call kernels_of,$*),FHK_ROWS($(subst /,_,$(patsubst kernels/%/kernel.c,%,$(file))))))
+# The list of devices, in the build or left out of it.
+$(BUILD)/gen/devices.h: FORCE
+	$(call rewrite,$(foreach device,$(ALL_DEVICES),FH_DEVICE$(if $(filter $(device),$(DEVICES)),,_LEFT_OUT)($(device))))
 FORCE:
 
 # ---- C tests: each spec/c/test_*.c is a program that links every object and ends with "N passed, M failed"
@@ -286,7 +289,7 @@ lint-c:
 	  $(filter -D% -I%,$(CPPFLAGS_ALL)) lib kernels peers
 
 # Each file is checked with its own instruction set. A finding does not stop the loop.
-lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h $(kernel_lists)
+lint-tidy: $(BUILD)/gen/header_checksum.h $(BUILD)/gen/commit.h $(BUILD)/gen/cuda_build.h $(lists)
 	@command -v clang-tidy >/dev/null || { echo 'lint-tidy: not run, clang-tidy is not installed'; exit 0; }; failed=0; \
 	$(foreach f,$(C_FILES),clang-tidy --quiet $(f) -- -std=c11 -Ispec/c -DLATER='"$(LATER)"' $(CPPFLAGS_ALL) $(CUDA_INCLUDE) $(call isa_flags,$(f)) || failed=1;) exit $$failed
 

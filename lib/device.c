@@ -1,52 +1,15 @@
 /* Devices: opened by name, counted, asked about. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "cuda_build.h"
 #include "internal.h"
 
-/* The kinds of devices: what they are called when a device is opened, and the back end, NULL if it is not in this
- * build. */
-static const struct {
-  const char *name;
-  int32_t kind;
-  int32_t numbered; /* 1: "name:N" is device N */
-  const fh_back_end *back_end;
-} kinds[] = {
-    {"cpu", FH_DEVICE_CPU, 0, &fh_cpu_back_end},
-#if FH_WITH_CUDA
-    {"cuda", FH_DEVICE_CUDA, 1, &fh_cuda_back_end},
-#else
-    {"cuda", FH_DEVICE_CUDA, 1, NULL},
-#endif
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
-
-static const fh_back_end *back_end_of(int32_t kind) {
-  for (size_t i = 0; i < KINDS; i++)
-    if (kinds[i].kind == kind) return kinds[i].back_end;
-  return NULL;
-}
-
-/* The fh_device_kind of a device's name and the device's number, 0 if the name has none; 0 for any other name. */
-static int32_t read_name(const char *name, int64_t *ordinal) {
-  *ordinal = 0;
-  for (size_t i = 0; i < KINDS; i++) {
-    const size_t length = strlen(kinds[i].name);
-    if (strcmp(name, kinds[i].name) == 0) return kinds[i].kind;
-    if (kinds[i].numbered && strncmp(name, kinds[i].name, length) == 0 && name[length] == ':')
-      return fh_read_whole(name + length + 1, ordinal) ? kinds[i].kind : 0;
-  }
-  return 0;
-}
-
 int32_t fh_device_count(int32_t kind) {
-  const fh_back_end *back_end = back_end_of(kind);
+  const fh_back_end *back_end = fh_back_end_of(kind);
   return back_end ? back_end->count() : 0;
 }
 
 fh_status fh_device_open(const char *name, const fh_device_options *options, fh_device **device) {
-  char quoted[FH_QUOTED];
+  char quoted[FH_QUOTED], names[FH_WHY];
   fh_device_options full = {0};
   int64_t ordinal;
   fh_status status;
@@ -54,12 +17,13 @@ fh_status fh_device_open(const char *name, const fh_device_options *options, fh_
   if (!device) return fh_fail_null("device");
   if (options && (status = fh_struct_in("fh_device_options", options, sizeof(uint64_t), &full, sizeof full)))
     return status;
-  const int32_t kind = read_name(name, &ordinal);
-  if (!kind) return fh_fail(FH_ERR_ARGUMENT, "name: got %s, wanted cpu, cuda or cuda:N", fh_quote(name, quoted));
-  const fh_back_end *back_end = back_end_of(kind);
+  const fh_device_row *row = fh_device_row_of(name, &ordinal);
+  if (!row)
+    return fh_fail(FH_ERR_ARGUMENT, "name: got %s, wanted %s", fh_quote(name, quoted), fh_device_names(0, names));
+  const fh_back_end *back_end = row->back_end;
   if (!back_end)
-    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted cpu: this library was built without CUDA",
-                   fh_quote(name, quoted));
+    return fh_fail(FH_ERR_DEVICE, "name: got %s, wanted %s: this library was built without %s", fh_quote(name, quoted),
+                   fh_device_names(1, names), row->name);
 
   fh_device *opened = calloc(1, sizeof *opened);
   if (!opened) return fh_fail(FH_ERR_MEMORY, "device: the system refused %zu bytes for the handle", sizeof *opened);

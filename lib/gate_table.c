@@ -54,11 +54,10 @@ static fh_status check_device(const table *t, const fh_json_value *root, const f
   fh_status status;
   if (!object) return FH_ERR_ARGUMENT;
   if ((status = fh_device_get_info(device, &info))) return status;
-  const int cuda = info.kind == FH_DEVICE_CUDA;
-  if ((status = check_text(t, object, "kind", cuda ? "cuda" : "cpu")) ||
+  if ((status = check_text(t, object, "kind", fh_device_kind_name(info.kind))) ||
       (status = check_text(t, object, "name", info.name)))
     return status;
-  if (cuda) {
+  if (info.multiprocessors) {
     if ((status = check_number(t, object, "multiprocessors", "device", info.multiprocessors))) return status;
     return check_number(t, object, "capability", "device", info.capability);
   }

@@ -94,6 +94,30 @@ struct fh_device {
   fh_device_info info;
 };
 
+/* ---- Kinds of devices (device_kind.c) ---- */
+
+typedef struct fh_device_row {
+  const char *name;            /* of the folder: "cpu", "cuda" */
+  const fh_back_end *back_end; /* NULL: not in this build */
+} fh_device_row;
+
+/* NULL if this library has no such fh_device_kind. */
+const fh_back_end *fh_back_end_of(int32_t kind);
+
+/* The name of a kind that this library has: "cpu". */
+const char *fh_device_kind_name(int32_t kind);
+
+/* The row that a device's name stands for, and the number in it, 0 if there is none. NULL for any other name. */
+const fh_device_row *fh_device_row_of(const char *name, int64_t *ordinal);
+
+/* Writes the names that open a device: "cpu, cuda or cuda:N". built 1: of the kinds in this build alone. */
+const char *fh_device_names(int32_t built, char names[FH_WHY]);
+
+/* Bits 1 << fh_device_kind: the kinds in this build that have a kernel for the path. */
+uint32_t fh_devices_with_path(int32_t path);
+
+/* ---- Devices (device.c) ---- */
+
 fh_device *fh_device_retain(fh_device *device);
 void fh_device_release(fh_device *device);
 
@@ -231,6 +255,7 @@ fh_status fh_weigh_call(const fh_device *device, const fh_call *call, fh_work *w
 struct fh_back_end {
   const char *called; /* in messages: "a CPU" */
   int32_t kind;       /* an fh_device_kind */
+  int32_t numbered;   /* 1: "name:N" opens device N */
   int32_t has_streams;
 
   /* Devices there are; 0 where there is none or it cannot be known. */
@@ -273,6 +298,8 @@ struct fh_back_end {
   fh_status (*moment_mark)(fh_device *device, fh_moment *moment, void *stream);
   fh_status (*moment_between)(fh_device *device, const fh_moment *start, const fh_moment *stop, double *us);
 
+  /* Returns 1 if a device of this kind has a kernel for the path, for some number of heads. FH_AUTO: 1. */
+  int (*has_path)(int32_t path);
   /* Returns 1 if the device can run the path with h_q heads (0: with some number of heads). Else writes what is
    * required and what there is, without a full stop: "required compute capability 9.0, the device has 8.9". */
   int (*offers)(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]);
@@ -295,9 +322,6 @@ struct fh_back_end {
   uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
   fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 };
-
-extern const fh_back_end fh_cpu_back_end;
-extern const fh_back_end fh_cuda_back_end; /* in a library with CUDA (FH_WITH_CUDA of cuda_build.h) */
 
 /* Sets the counters' kernel, or appends " + name" to it where a kernel stands there already. */
 void fh_name_kernel(fh_counters *counters, const char *name);

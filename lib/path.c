@@ -1,19 +1,17 @@
-/* What a path is: one row a path, which everything that asks for a property of a path reads. */
+/* What a path is: one row a path, which everything that asks for a property of a path reads. The
+ * devices' back ends know which of them have kernels for it. */
 #include <stdio.h>
 
 #include "internal.h"
 
-enum { CPU = 1 << FH_DEVICE_CPU, CUDA = 1 << FH_DEVICE_CUDA };
-
 #define ROW(number, text, ...) \
   [number] = {.struct_size = sizeof(fh_path_info), .path = number, .name = text, __VA_ARGS__}
 static const fh_path_info rows[FH_PATHS] = {
-    ROW(FH_AUTO, "auto", .max_heads = 128, .devices = CPU | CUDA),
-    ROW(FH_REFERENCE, "reference", .native = 1, .writes_f32 = 1, .max_heads = 128, .devices = CPU | CUDA),
-    ROW(FH_PADDED, "padded", .candidate = 1, .max_heads = 128, .devices = CPU | CUDA),
-    ROW(FH_GATHER, "gather", .candidate = 1, .native = 1, .max_heads = 128, .devices = CPU | CUDA),
-    ROW(FH_PACKED, "packed", .candidate = 1, .native = 1, .wants_plan = 1, .shares_tile = 1, .max_heads = 128,
-        .devices = CPU | CUDA),
+    ROW(FH_AUTO, "auto", .max_heads = 128),
+    ROW(FH_REFERENCE, "reference", .native = 1, .writes_f32 = 1, .max_heads = 128),
+    ROW(FH_PADDED, "padded", .candidate = 1, .max_heads = 128),
+    ROW(FH_GATHER, "gather", .candidate = 1, .native = 1, .max_heads = 128),
+    ROW(FH_PACKED, "packed", .candidate = 1, .native = 1, .wants_plan = 1, .shares_tile = 1, .max_heads = 128),
 };
 #undef ROW
 
@@ -35,7 +33,8 @@ const char *fh_path_name(int32_t path) {
 
 fh_status fh_path_get_info(int32_t path, fh_path_info *info) {
   const fh_status status = fh_check_path(path);
-  return status
-             ? status
-             : fh_struct_out("fh_path_info", info, FH_UP_TO(fh_path_info, writes_f32), fh_path_of(path), sizeof *info);
+  if (status) return status;
+  fh_path_info full = *fh_path_of(path);
+  full.devices = fh_devices_with_path(path);
+  return fh_struct_out("fh_path_info", info, FH_UP_TO(fh_path_info, writes_f32), &full, sizeof full);
 }

@@ -136,6 +136,8 @@ static int offers(const fh_device *device, int32_t path, int32_t h_q, char why[F
   return 0;
 }
 
+static int has_path(int32_t path) { return path == FH_AUTO || fhk_cpu_has_path(FH_ISA_AMX, path); }
+
 static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
   return fhk_cpu_workspace_bytes(fh_cpu(device), call);
 }
@@ -222,6 +224,7 @@ const fh_back_end fh_cpu_back_end = {
     .moment_destroy = moment_destroy,
     .moment_mark = moment_mark,
     .moment_between = moment_between,
+    .has_path = has_path,
     .offers = offers,
     .sees_lists = 1,
     .workspace_bytes = workspace_bytes,

@@ -16,6 +16,13 @@ fh_status fh_cuda_prepare(const fh_device *device) {
   return fh_cuda_status(fhk_plan_prepare(), plan_kernel);
 }
 
+int fh_cuda_has_path(int32_t path) {
+  const fhk_kernel *kernel;
+  for (int32_t i = 0; path != FH_AUTO && (kernel = fhk_kernel_row(i)); i++)
+    if (kernel->path == path) return 1;
+  return path == FH_AUTO;
+}
+
 int fh_cuda_offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]) {
   return fhk_offers(gpu_of(device), path, h_q, why, FH_WHY);
 }

@@ -26,6 +26,8 @@ static inline cudaStream_t fh_cuda_stream(const fh_device *device, void *stream)
   return stream ? stream : fh_cuda_of(device)->stream;
 }
 
+extern const fh_back_end fh_cuda_back_end; /* device.c */
+
 /* ---- What the other files build on (context.c) ---- */
 
 /* Look the driver's functions up, once a process; before any of the functions below. */
@@ -75,6 +77,7 @@ fh_status fh_cuda_moment_between(fh_device *device, const fh_moment *start, cons
 
 /* Calls (call.c). */
 fh_status fh_cuda_prepare(const fh_device *device); /* load the kernels; entered */
+int fh_cuda_has_path(int32_t path);
 int fh_cuda_offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]);
 uint64_t fh_cuda_workspace_bytes(const fh_device *device, const fh_call *call);
 int64_t fh_cuda_count_keys(const fh_device *device, const fh_call *call);

@@ -161,6 +161,7 @@ static void *stream_of(const fh_device *device, void *stream) { return fh_cuda_s
 const fh_back_end fh_cuda_back_end = {
     .called = "CUDA",
     .kind = FH_DEVICE_CUDA,
+    .numbered = 1,
     .has_streams = 1,
     .count = count,
     .open = open_cuda,
@@ -191,6 +192,7 @@ const fh_back_end fh_cuda_back_end = {
     .moment_destroy = fh_cuda_moment_destroy,
     .moment_mark = fh_cuda_moment_mark,
     .moment_between = fh_cuda_moment_between,
+    .has_path = fh_cuda_has_path,
     .offers = fh_cuda_offers,
     .workspace_bytes = fh_cuda_workspace_bytes,
     .count_keys = fh_cuda_count_keys,

@@ -417,7 +417,8 @@ typedef struct fh_path_info {
   int32_t wants_plan;  /* 1: works on a plan; if the call brings none, a plan is built in its workspace */
   int32_t shares_tile; /* 1: rows of neighbours share a tile, so a row's last bits depend on its neighbours */
   int32_t max_heads;   /* the largest h_q on any device; a device may take fewer */
-  uint32_t devices;    /* bits 1 << fh_device_kind: kinds with kernels for the path, maybe not on every device */
+  uint32_t devices;    /* bits 1 << fh_device_kind: kinds for which this library has kernels of the path, maybe not for
+                          every device */
   int32_t writes_f32;  /* 1: takes out_dtype FH_F32 too */
   char name[16];       /* "auto", "reference", "padded", "gather", "packed" */
 } fh_path_info;

@@ -84,7 +84,7 @@ static void missing_devices(void) {
   CHECK(device == NULL);
   CHECK(strchr(fh_error(), '\n') == NULL);
   if (!FH_WITH_CUDA)
-    CHECK_STR(fh_error(), "name: got \"cuda:123456789\", wanted cpu: this library was built without CUDA");
+    CHECK_STR(fh_error(), "name: got \"cuda:123456789\", wanted cpu: this library was built without cuda");
   else if (devices == 0)
     CHECK(strstr(fh_error(), "name: got \"cuda:123456789\", and ") == fh_error() &&
           strstr(fh_error(), "(cudaGetDeviceCount: cudaError"));

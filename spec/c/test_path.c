@@ -1,6 +1,7 @@
 /* The table of paths, and what is refused by it. */
 #include <stddef.h>
 
+#include "cuda_build.h"
 #include "refuse.h"
 
 static fh_path_info info_of(int32_t path) {
@@ -10,7 +11,7 @@ static fh_path_info info_of(int32_t path) {
   CHECK_INT(info.path, path);
   CHECK_STR(info.name, fh_path_name(path));
   CHECK_INT(info.max_heads, 128);
-  CHECK_INT(info.devices, 1u << FH_DEVICE_CPU | 1u << FH_DEVICE_CUDA);
+  CHECK_INT(info.devices, 1u << FH_DEVICE_CPU | (uint32_t)FH_WITH_CUDA << FH_DEVICE_CUDA);
   return info;
 }
 

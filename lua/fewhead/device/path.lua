@@ -66,8 +66,8 @@ end
 
 --- What a path is: a new table { name, number (fh_path), candidate (one of those "auto" chooses among), native (computes
 -- h_q heads a row, not padded ones), wants_plan, shares_tile (rows of neighbours share a tile), writes_f32, max_heads (the
--- largest h_q on any device), devices = { cpu = true, cuda = true } }. Booleans but for name, number and max_heads. Refuses
--- an unknown name.
+-- largest h_q on any device), devices = { cpu = true, cuda = true }: kinds for which this library has kernels of the path }.
+-- Booleans but for name, number and max_heads. Refuses an unknown name.
 function M.get(name)
   local copy = {}
   for k, v in pairs(rows[M.check("path.get: name", name)]) do copy[k] = v end
