@@ -17,20 +17,17 @@ local opt = fh.options {
 local PADDED = "flashmla"
 local path = opt.read or "results/nvidia-h200/engine.jsonl"
 
--- { [lists] = { attention = { [arm] = ms }, ttft = { [arm] = ms }, total = { [arm] = tokens a second }, order = arms }
--- } at full depth.
+-- { [lists] = { cold = cell of one prompt, closed = cell of a closed loop } }, at full depth: the workloads that the fit reads.
+local COLD, CLOSED = "cold8k", "C16x8kx48"
 local found, layers = {}, 0
 local ok, err = pcall(function()
-  for r in fh.json.lines(path) do layers = math.max(layers, r.case.layers) end
-  for r in fh.json.lines(path) do
-    if r.case.layers == layers then
-      local cell = found[r.case.lists] or { attention = {}, ttft = {}, total = {}, order = {} }
-      found[r.case.lists] = cell
-      if r.engine.attention_ms then
-        cell.attention[r.path], cell.ttft[r.path] = r.engine.attention_ms, r.engine.ttft_ms.p50
-        cell.order[#cell.order + 1], cell.prompt = r.path, r.case.prompt
-      end
-      if r.engine.total_tok_s then cell.total[r.path], cell.batch = r.engine.total_tok_s, r.case end
+  local cells = fh.engine_ab.cells(fh.engine_ab.read(path))
+  for _, cell in ipairs(cells) do layers = math.max(layers, cell.layers) end
+  for _, cell in ipairs(cells) do
+    if cell.layers == layers then
+      found[cell.lists] = found[cell.lists] or {}
+      if cell.workload == COLD then found[cell.lists].cold = cell end
+      if cell.workload == CLOSED then found[cell.lists].closed = cell end
     end
   end
 end)
@@ -38,27 +35,33 @@ if not ok then fh.cli.exit(fh.cli.FAILED, "serving_engine: " .. tostring(err)) e
 
 local rows = {}
 for lists, cell in pairs(found) do
+  local cold, closed = cell.cold, cell.closed
+  if not cold or not closed or not cold.arms[PADDED] or not closed.arms[PADDED] then
+    fh.cli.exit(fh.cli.FAILED,
+      ("serving_engine: %s: no %s and %s of arm %s with %s lists"):format(path, COLD, CLOSED, PADDED, lists))
+  end
   local engine = fh.engine.computed { name = "measured", preset = "glm-5.2 tp8", tflops = 1, efficiency = 1, ratio = 1,
     rest = { step_us = 1e4, token_us = 10 } } -- where the fit starts; attention is replaced below
-  local whole = engine:keys { s_q = cell.prompt, requests = 1, from = { 0 }, to = { cell.prompt } }
+  local whole = engine:keys { s_q = cold.case.prompt, requests = 1, from = { 0 }, to = { cold.case.prompt } }
   function engine.attention(self, arm, chunk)
-    local ms = cell.attention[arm == "padded" and PADDED or arm]
-    return ms * 1e3 * self:keys(chunk) / whole, arm
+    return cold.arms[arm == "padded" and PADDED or arm].attention_ms * 1e3 * self:keys(chunk) / whole, arm
   end
-  local one = fh.workload.cold { input = cell.prompt, count = 1 }
-  local batch = fh.workload.closed { concurrency = cell.batch.requests, count = cell.batch.requests, input = cell.batch.prompt,
-    output = cell.batch.output }
+  local one = fh.workload.cold { input = cold.case.prompt, count = 1 }
+  local batch = fh.workload.closed { concurrency = closed.case.concurrency, count = closed.case.requests,
+    input = closed.case.prompt, output = closed.case.output }
   local fitted = fh.calibrate.fit(engine, {
-    { workload = one, metric = "ttft_s", value = cell.ttft[PADDED] / 1e3 },
-    { workload = batch, metric = "total_tok_s", value = cell.total[PADDED] },
+    { workload = one, metric = "ttft_s", value = cold.arms[PADDED].ttft_ms / 1e3 },
+    { workload = batch, metric = "total_tok_s", value = closed.arms[PADDED].total_tok_s },
   }, { "token_us", "step_us" }).engine
-  for _, arm in ipairs(cell.order) do
+  local function change(value, of) return value and 100 * (value / of - 1) end
+  for _, arm in ipairs(cold.order) do
     local ttft = fh.calibrate.figure(fitted, one, "ttft_s", arm) * 1e3
     local total = fh.calibrate.figure(fitted, batch, "total_tok_s", arm)
-    local function change(value, of) return value and 100 * (value / of[PADDED] - 1) end
-    rows[#rows + 1] = { lists = lists, arm = arm, ttft = cell.ttft[arm], model = ttft,
-      change = change(cell.ttft[arm], cell.ttft), model_change = change(ttft, cell.ttft),
-      total = change(cell.total[arm], cell.total), model_total = change(total, cell.total) }
+    local seen, before = closed.arms[arm], cold.arms[PADDED].ttft_ms
+    rows[#rows + 1] = { lists = lists, arm = arm, ttft = cold.arms[arm].ttft_ms, model = ttft,
+      change = change(cold.arms[arm].ttft_ms, before), model_change = change(ttft, before),
+      total = seen and change(seen.total_tok_s, closed.arms[PADDED].total_tok_s),
+      model_total = change(total, closed.arms[PADDED].total_tok_s) }
   end
 end
 table.sort(rows, function(a, b) return a.lists < b.lists or a.lists == b.lists and a.ttft > b.ttft end)

@@ -10,7 +10,7 @@ after_each(function() process.remove(folder) end)
 
 local function record(arm, figures, work, more)
   local r = { path = arm, provider = (arm == "flashmla" or arm == "fa3") and "vllm" or "fewhead", part = "glm", note = "one rank",
-    case = { model = "glm-5.2 tp8", layers = 78, workload = "one prompt of 8192", lists = "local" },
+    case = { model = "glm-5.2 tp8", layers = 78, workload = "cold8k", lists = "local" },
     parity = { status = "pass", max_abs = 0.004 }, engine = figures, work = work }
   for key, value in pairs(more or {}) do r[key] = value end
   return r
@@ -36,9 +36,9 @@ describe("engine_ab", function()
   it("puts each arm beside the better of the engine's own", function()
     local status, out, err = read(three())
     assert.same({ 0, "" }, { status, err })
-    assert.matches("\nglm%-5%.2 tp8, 78 layers, one prompt of 8192, local lists +auto%-shared +240%.0 +0%.60 ", out)
-    assert.matches(" auto%-shared +240%.0 +0%.60 +%- +12000 +%+20%.0 +87%.0 +0%.30 +4%.0e%-03\n", out)
-    assert.matches("\n[^\n]+ +flashmla +500%.0 +1%.25 +%- +9000 +%-10%.0 +300%.0 +1%.03 +4%.0e%-03\n", out)
+    assert.matches("\nglm%-5%.2 tp8, 78 layers, cold8k, local lists +auto%-shared +1 +240%.0 +0%.60 ", out)
+    assert.matches(" auto%-shared +1 +240%.0 +0%.60 +%- +12000 +12000 +12000 +%+20%.0 +87%.0 +0%.30 +4%.0e%-03\n", out)
+    assert.matches("\n[^\n]+ +flashmla +1 +500%.0 +1%.25 +%- +9000 +9000 +9000 +%-10%.0 +300%.0 +1%.03 +4%.0e%-03\n", out)
     assert.matches("\nglm%-5%.2 tp8: one rank\n$", out)
   end)
 
@@ -62,7 +62,7 @@ describe("engine_ab", function()
   it("refuses other records and files that are not there", function()
     local status, _, err = read { { path = "gather", provider = "fewhead", case = {}, parity = { status = "pass" } } }
     assert.equal(1, status)
-    assert.matches("engine_ab: .*no records of the engine's bench", err)
+    assert.matches("engine_ab: .*record 1 is not one of the engine's bench", err)
     status, _, err = process.run { "./fewhead", "run", "experiments/engine_ab.lua", "--read", folder .. "none.jsonl" }
     assert.equal(2, status)
     assert.matches("engine_ab: .*none%.jsonl", err)
@@ -81,10 +81,11 @@ exit $(cat %sstatus)
     for status = 0, 1 do
       process.write(folder .. "status", tostring(status))
       local got, out = process.run { "./fewhead", "run", "experiments/engine_ab.lua", "--out", folder .. "out", "--seconds", "30",
-        "--parts", "glm", "--python", python }
+        "--resume", "--parts", "glm", "--runs", "2", "--python", python }
       assert.equal(status, got)
       assert.matches("auto%-shared", out)
     end
-    assert.equal(("engines/vllm/bench.py --out %sout --seconds 30 --parts glm\n"):format(folder), helper.read(folder .. "args"))
+    assert.equal(("engines/vllm/bench.py --out %sout --seconds 30 --resume --parts glm --runs 2\n"):format(folder),
+      helper.read(folder .. "args"))
   end)
 end)

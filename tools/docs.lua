@@ -14,6 +14,7 @@
 -- The first word is the kind of table, a function in KINDS below. The second is a folder of results/. The rest are values that a
 -- record must have: its case's field is one of the listed ones. Run it in the checkout's root.
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
+local engine_ab = require "fewhead.serve.engine_ab"
 local files = require "fewhead.record.file"
 local json = require "fewhead.base.json"
 local page = require "fewhead.report.page"
@@ -216,30 +217,22 @@ end
 
 -- What vLLM's own arms and the plug-in's took, by workload and lists (engine.jsonl, of experiments/engine_ab.lua).
 function KINDS.engine(folder, where)
-  local rows, by_cell = {}, {}
-  for r in json.lines(("results/%s/engine.jsonl"):format(folder)) do
-    if fits(r, where) then
-      local cell = ("%s, %s lists"):format(r.case.workload, r.case.lists)
-      local row = by_cell[cell]
-      if not row then
-        row = { cell = cell, model = ("%s, %d layers"):format(r.case.model, r.case.layers), arms = {} }
-        by_cell[cell], rows[#rows + 1] = row, row
-      end
-      row.arms[r.path] = r.engine
-    end
+  local fitting = {}
+  for _, r in ipairs(engine_ab.read(("results/%s/engine.jsonl"):format(folder))) do
+    if fits(r, where) then fitting[#fitting + 1] = r end
   end
-  if #rows == 0 then error("no record fits", 0) end
+  if #fitting == 0 then error("no record fits", 0) end
   local function arm(name)
-    return { key = name, title = name, of = function(row)
-      local engine = row.arms[name]
-      if not engine then return nil end
-      if engine.total_tok_s then return ("%.0f tok/s"):format(engine.total_tok_s) end
-      return ("%.0f ms"):format(engine.ttft_ms.p50)
+    return { key = name, title = name, of = function(cell)
+      local found = cell.arms[name]
+      if not found then return nil end
+      if found.total_tok_s then return ("%.0f tok/s"):format(found.total_tok_s) end
+      return ("%.0f ms"):format(found.ttft_ms)
     end }
   end
-  return markdown(rows, {
-    { key = "model", align = "left", of = function(row) return row.model end },
-    { key = "workload", align = "left", of = function(row) return row.cell end },
+  return markdown(engine_ab.cells(fitting), {
+    { key = "model", align = "left", of = function(cell) return ("%s, %d layers"):format(cell.model, cell.layers) end },
+    { key = "workload", align = "left", of = function(cell) return ("%s, %s lists"):format(cell.workload, cell.lists) end },
     arm "flashmla", arm "fa3", arm "gather", arm "auto", arm "auto-shared",
   })
 end

@@ -7,6 +7,7 @@ so that only its attention times count. Written for vLLM 0.26.
 import json
 import math
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +15,7 @@ import types
 import zlib
 
 HEADS = 8
+CONCURRENCY = 16  # requests at a time, at most
 FIRST_SEED = 2 ** 31
 
 
@@ -94,6 +96,15 @@ def local_table(positions, topk, ratio=1, kept=0.9, seed=5):
     return table
 
 
+def draw_lists(args, config, positions):
+    """Begin to draw the lists "local" in a process beside the engine's start, which takes about as long: (process, file); None: not wanted."""
+    if "local" not in args.lists:
+        return None
+    path = os.path.join(tempfile.mkdtemp(), "lists.npy")
+    words = [path, positions, config["index_topk"], V4_RATIO if args.model == "v4" else 1]
+    return subprocess.Popen([sys.executable, os.path.abspath(__file__), *map(str, words)]), path
+
+
 class Timer:
     """CUDA events around calls, while it is on."""
 
@@ -137,8 +148,9 @@ class Engine:
             self._wrap_v4()
         else:
             self._wrap_glm()
-        self.longest = max(args.lengths + [args.batch[1] + args.batch[2]]) + 64
-        self.tables = {"indexer": None}
+        self.longest = max(one.longest for one in args.workloads.values()) + 64
+        self.tables, self.drawn = {"indexer": None}, draw_lists(args, config, self.longest)
+        self.sent = 0
         self.llm = self._start()
 
     def versions(self):
@@ -157,16 +169,20 @@ class Engine:
             kv_cache_dtype="fp8" if self.args.model == "v4" else "auto",
             # force_mqa: short prompts through sparse attention too
             attention_config={"backend": "FLASHMLA_SPARSE", "sparse_mla_force_mqa": True}, enforce_eager=True,
-            max_num_batched_tokens=self.args.chunk, max_num_seqs=self.args.batch[0], max_model_len=self.longest,
+            max_num_batched_tokens=self.args.chunk, max_num_seqs=CONCURRENCY, max_model_len=self.longest,
             kv_cache_memory_bytes=int(self.args.kv_gib * 2 ** 30), gpu_memory_utilization=0.8, enable_prefix_caching=False,
             enable_chunked_prefill=True, disable_log_stats=False, seed=1)
 
     def use_lists(self, kind):
         """"indexer": the indexer's own lists. "local": the indexer runs, then its lists are replaced by ones that keep 90 %."""
         if kind not in self.tables:
+            import numpy as np
             import torch
-            ratio = V4_RATIO if self.args.model == "v4" else 1
-            self.tables[kind] = torch.from_numpy(local_table(self.longest, self.config["index_topk"], ratio)).cuda()
+            process, path = self.drawn
+            if process.wait():
+                raise RuntimeError(f"the lists were not drawn: status {process.returncode}")
+            self.tables[kind] = torch.from_numpy(np.load(path)).cuda()
+            os.remove(path)
         self.table = self.tables[kind]
 
     def _wrap_glm(self):
@@ -238,6 +254,43 @@ class Engine:
                 "tpot": (m.last_token_ts - m.first_token_ts) / (tokens - 1) if tokens > 1 else None,
                 "tokens": list(output.outputs[0].token_ids)})
         return seconds, requests
+
+
+    def closed(self, prompts, tokens, concurrency):
+        """(seconds, [{"ttft", "from_schedule", "tpot", "tokens"}]) of a closed loop: where a request ends, the next is sent. Times as the client sees
+        them: from sending a request to the step that brought the token."""
+        import torch
+        from vllm import SamplingParams
+        engine, clock = self.llm.llm_engine, time.perf_counter
+        waiting = [self.prompt(*one) for one in prompts]
+        sampling = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False)
+        running, requests = {}, []
+
+        def send():
+            name, self.sent = f"closed-{self.sent}", self.sent + 1
+            engine.add_request(name, waiting.pop(0), sampling)
+            running[name] = {"sent": clock()}
+
+        torch.cuda.synchronize()
+        began = clock()
+        while waiting and len(running) < concurrency:
+            send()
+        while running:
+            outputs = engine.step()
+            now = clock()
+            for output in outputs:
+                request = running[output.request_id]
+                if output.outputs[0].token_ids:
+                    request.setdefault("first", now)
+                if output.finished:
+                    del running[output.request_id]
+                    m = output.metrics
+                    requests.append({
+                        "ttft": request["first"] - request["sent"], "from_schedule": m.first_token_ts - m.scheduled_ts,
+                        "tpot": (now - request["first"]) / (tokens - 1) if tokens > 1 else None, "tokens": list(output.outputs[0].token_ids)})
+                    if waiting:
+                        send()
+        return clock() - began, requests
 
 
 def ensure_cuda():
@@ -330,3 +383,8 @@ def stand_ins():
     model.mhc_fused_post_pre_tilelang = (
         lambda *given, n_splits=1, tile_n=1, norm_weight=None, norm_eps=1e-6: post_pre(*given, norm_weight, norm_eps))
     model.mhc_pre_broadcast_tilelang, model.mhc_post_tilelang, model.hc_head_fused_kernel_tilelang = broadcast, mhc_post_torch, head
+
+
+if __name__ == "__main__":  # draw_lists
+    import numpy
+    numpy.save(sys.argv[1], local_table(*map(int, sys.argv[2:])))

@@ -17,7 +17,8 @@ M._rooms = {
   { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips", "assert" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "gate_table",
     "gate_bisect" } },
-  { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve" } },
+  { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
+    "engine_ab" } },
   { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot" } },
   { "cli", { "cli", "options", "interrupt", "progress", "bench" } },
 }

@@ -5,10 +5,14 @@ import time
 from types import SimpleNamespace
 
 import bench
+import bench_part
 import pytest
 import torch
 from conftest import draw
+from bench_workloads import WORKLOADS, Closed, Cold, Short
 from test_calls import metadata, v32
+
+SMALL = {"cold8k": Cold(64), "C16x8kx48": Closed(2, 64, 3, 2), "short-after-8k": Short(64, 20)}
 
 
 class NoEvents:
@@ -61,52 +65,81 @@ class FakeEngine:
         for _ in range(tokens - 1):
             self.step(len(prompts))
         seconds = time.perf_counter() - began
-        return 0.25 if tokens == 1 else seconds, [{"ttft": 0.25, "from_schedule": 0.2, "tpot": 0.01 if tokens > 1 else None, "tokens": [1] * tokens} for _ in prompts]
+        return 0.25 if tokens == 1 else seconds, [{"ttft": 0.25, "from_schedule": 0.2, "tpot": 0.01 if tokens > 1 else None, "tokens": [1] * tokens}
+                                                  for _ in prompts]
+
+    def closed(self, prompts, tokens, concurrency):
+        assert 1 <= concurrency <= len(prompts)
+        return self.generate(prompts, tokens)
 
 
-RUN = {"build": "fewhead 0.2.0", "vllm": "0.26.0", "device": "Box", "driver": "1", "date": "today"}
+RUN = {"id": "1", "build": "fewhead 0.2.0", "vllm": "0.26.0", "device": "Box", "driver": "1", "date": "today", "argv": ["--runs", "2"]}
 
 
-def measure(engine, monkeypatch, part, arms=",".join(bench.ARMS), seconds=1000, n=2):
-    monkeypatch.setattr(bench, "GATE_MIN_SQ", 64)
-    monkeypatch.setattr(bench, "WARM_PROMPT", 40)
-    monkeypatch.setattr(bench, "WARM_TOKENS", 2)
-    monkeypatch.setattr(bench, "SHORT_PROMPT", 20)
+@pytest.fixture
+def small(monkeypatch):
+    """The bench with little rows."""
+    for name, value in (("WARM_PROMPT", 64), ("SHORT_PROMPT", 20), ("GATE_MIN_SQ", 64)):
+        monkeypatch.setattr(bench_part, name, value)
+    monkeypatch.setattr(bench, "WORKLOADS", dict(WORKLOADS, **SMALL))
+
+
+def measure(engine, part, arms=",".join(bench.ARMS), seconds=1000, n=2, runs=2, workloads=",".join(SMALL), done=None):
     engine.start()
-    args = bench.arguments(["--arms", arms, "--lengths", "64", "--batch", "2x64x2", "--requests", "2", "--n", str(n)])
-    args.model, args.part, args.seconds = "v4" if part == "v4" else "glm", part, seconds
+    args = bench.arguments(["--arms", arms, "--workloads", workloads, "--n", str(n), "--runs", str(runs), "--part", part])
+    args.seconds = seconds
     records = []
-    part = bench.Part(args, FakeEngine(engine, args.model), RUN, records.append)
+    part = bench.Part(args, FakeEngine(engine, args.model), RUN, records.append, done)
     return part, part.measure(), records
 
 
-def test_all_cells_of_glm(engine, monkeypatch):
-    part, errors, records = measure(engine, monkeypatch, "glm")
+def cells(records):
+    return [bench.cell(record)[2:] for record in records]
+
+
+def test_all_cells_of_glm(engine, small):
+    part, errors, records = measure(engine, "glm")
     assert errors == []
-    cells = {(r["case"]["workload"], r["case"]["lists"], r["path"]) for r in records}
-    assert cells == {("one prompt of 64", lists, arm) for lists in bench.LISTS for arm in bench.ARMS} | {
-        ("C2 x 64 x 2", lists, arm) for lists in bench.LISTS for arm in bench.MAIN_ARMS}
-    one = next(r for r in records if r["path"] == "auto-shared" and r["case"]["workload"].startswith("one"))
+    loop = [cell for cell in cells(records) if cell[0] == "C16x8kx48"]
+    assert loop[:3] == [("C16x8kx48", "indexer", arm) for arm in bench_part.MAIN_ARMS]  # then backwards
+    assert loop[6:9] == [("C16x8kx48", "indexer", arm) for arm in reversed(bench_part.MAIN_ARMS)] and len(loop) == 12
+    assert set(cells(records)) - set(loop) == {("cold8k", lists, arm) for lists in bench.LISTS for arm in bench.ARMS} | {
+        ("short-after-8k", lists, arm) for lists in bench.LISTS for arm in bench_part.MAIN_ARMS}
+    one = next(r for r in records if r["path"] == "auto-shared" and r["case"]["workload"] == "cold8k")
     assert one["engine"]["ttft_ms"]["p50"] == 250 and one["time"]["n"] == 2 and one["engine"]["attention_calls"] == 2
     assert one["parity"]["status"] == "pass" and one["parity"]["compared_calls"] == 2 and one["work"]["plans"]["shared"] > 0
-    assert one["provider"] == "fewhead" and one["note"] == bench.NOTE
-    batch = next(r for r in records if r["path"] == "flashmla" and "concurrency" in r["case"])
-    assert "time" not in batch and batch["engine"]["total_tok_s"] > batch["engine"]["output_tok_s"] > 0 and batch["engine"]["tpot_ms"]["n"] == 2
-    work = {arm: part.counters.of[arm] for arm in bench.ARMS}
-    assert work["flashmla"]["calls"] == {} and set(work["flashmla"]["declined"]) == {"VLLM_DSV41_FEWHEAD_PREFILL is off"}
-    assert work["fa3"]["fa3"] > 0 and work["fa3"]["calls"] == {} and set(work["gate"]["declined"]) == {"s_q below 64"}
-    assert work["gather"]["declined"] == {} and work["auto"]["plans"] == {"built": 0, "shared": 0}
+    assert one["provider"] == "fewhead" and one["note"] == bench_part.NOTE and one["case"]["prompt"] == 64
+    runs = [r for r in records if r["path"] == "flashmla" and "concurrency" in r["case"] and r["case"]["lists"] == "local"]
+    assert [r["repeat"] for r in runs] == [1, 2] and {r["engine"]["failed"] for r in runs} == {0}
+    for r in runs:
+        assert "time" not in r and r["engine"]["total_tok_s"] > r["engine"]["output_tok_s"] > 0 and r["engine"]["tpot_ms"]["n"] == 3
+    assert runs[0]["work"] == runs[1]["work"] and sum(runs[0]["work"]["declined"].values()) == 8  # of this run alone: 3 prompts, 1 step, 2 layers
+    short = next(r for r in records if r["case"]["workload"] == "short-after-8k")
+    assert short["engine"]["ttft_ms"]["n"] == 2 and short["engine"]["ttft_alone_ms"]["p50"] == 250 and short["case"]["before"] == 64
+    assert part.total["flashmla"]["calls"] == {} and set(part.total["flashmla"]["declined"]) == {"VLLM_DSV41_FEWHEAD_PREFILL is off"}
+    assert part.total["fa3"]["fa3_calls"] > 0 and part.total["fa3"]["calls"] == {} and set(part.total["gate"]["declined"]) == {"s_q below 64"}
+    assert part.total["gather"]["declined"] == {} and part.total["auto"]["plans"] == {"built": 0, "shared": 0}
+
+
+def test_what_is_there_is_not_measured_again(engine, small):
+    _, _, first = measure(engine, "glm", arms="flashmla,auto-shared", runs=1)
+    done = bench.runs_of(first)
+    assert done[("glm-5.2 tp8", 2, "C16x8kx48", "local", "flashmla")] == 1
+    _, errors, more = measure(engine, "glm", arms="flashmla,auto-shared", runs=2, done=done)
+    assert errors == [] and {(r["case"]["workload"], r["repeat"]) for r in more} == {("C16x8kx48", 2)} and len(more) == 4
+    part, errors, none = measure(engine, "glm", arms="flashmla,auto-shared", runs=1, done=done)
+    assert none == [] and errors == [] and part.warmed == set()
 
 
 @pytest.mark.parametrize("part, arms", [("check", bench.ARMS), ("v4", tuple(arm for arm in bench.ARMS if arm != "fa3"))])
-def test_the_other_parts(engine, monkeypatch, part, arms):
-    _, errors, records = measure(engine, monkeypatch, part, n=1)
-    assert errors == [] and {(r["case"]["lists"], r["path"]) for r in records} == {(lists, arm) for lists in bench.LISTS for arm in arms}
-    assert {r["parity"]["status"] for r in records} == {"pass"}
+def test_the_other_parts(engine, small, part, arms):
+    _, errors, records = measure(engine, part, n=1)
+    assert errors == [] and set(cells(records)) == {("cold8k", lists, arm) for lists in bench.LISTS for arm in arms}
+    assert {r["parity"]["status"] for r in records} == {"pass"} and len(records) == 2 * len(arms)
 
 
 @pytest.mark.parametrize("part", bench.PARTS)
-def test_a_part_as_a_whole(engine, monkeypatch, tmp_path, capsys, part):
+def test_a_part_as_a_whole(engine, monkeypatch, small, tmp_path, capsys, part):
     import bench_engine
     import stub
     stub.build(str(engine.folder))
@@ -119,41 +152,41 @@ def test_a_part_as_a_whole(engine, monkeypatch, tmp_path, capsys, part):
         def versions(self):
             return {"vllm": "0.26.0", "torch": torch.__version__, "device": "Box", "capability": "9.0"}
 
-    for name, value in (("WARM_PROMPT", 40), ("WARM_TOKENS", 2), ("SHORT_PROMPT", 20), ("GATE_MIN_SQ", 64)):
-        monkeypatch.setattr(bench, name, value)
     monkeypatch.setattr(bench_engine, "Engine", Started)
     monkeypatch.setattr(bench_engine, "ensure_cuda", lambda: None)
     monkeypatch.setattr(bench_engine, "set_environment", lambda home: None)
-    args = bench.arguments(["--out", str(tmp_path), "--lengths", "64", "--batch", "2x64x2", "--requests", "2", "--n", "1", "--part", part])
+    args = bench.arguments(["--out", str(tmp_path), "--workloads", ",".join(SMALL), "--n", "1", "--runs", "1", "--part", part, "--part-seconds", "900"])
     assert bench.run_part(args) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("fewhead (vLLM 0.26.0): patched V3.2 and GLM, V4; rule auto")
     assert out[1].startswith(f"started {part} in ") and out[-1] == f"part {part}: ok"
-    assert sum(line.startswith("TTFT 64 ") for line in out) == (10 if part == "v4" else 12)
-    assert sum(line.startswith("BATCH ") for line in out) == (6 if part == "glm" else 0)
+    assert sum(line.startswith("TTFT cold8k ") for line in out) == (10 if part == "v4" else 12)
+    assert sum(line.startswith("LOOP C16x8kx48 ") for line in out) == (6 if part == "glm" else 0)
     records = bench.collect(args)
-    assert len(records) == (18 if part == "glm" else 10 if part == "v4" else 12) and records[0]["run"]["device"] == "Box"
+    assert len(records) == (24 if part == "glm" else 10 if part == "v4" else 12) and records[0]["run"]["device"] == "Box"
     assert bench.markdown(records, []).startswith("# vLLM with and without fewhead\n\nBox, driver ")
+    args.resume = True
+    assert bench.collect(args) == records and bench.lines_of(str(tmp_path / "engine.jsonl")) == records
 
 
-def test_no_time_no_cells(engine, monkeypatch):
-    part, errors, records = measure(engine, monkeypatch, "glm", seconds=0)
-    assert records == [] and part.counters.of == {}
+def test_no_time_no_cells(engine, small):
+    part, errors, records = measure(engine, "glm", seconds=0)
+    assert records == [] and part.total == {} and errors == []
 
 
-def test_an_arm_that_routed_nothing_is_an_error(engine, monkeypatch):
-    part, _, _ = measure(engine, monkeypatch, "check", arms="flashmla,auto", n=1)
-    part.counters.of["auto"] = dict(part.counters.of["auto"], calls={})
-    assert [line.split(":")[0] for line in part.counters.errors(part.arms)] == ["arm auto routed nothing"]
+def test_an_arm_that_routed_nothing_is_an_error(engine, small):
+    part, _, _ = measure(engine, "check", arms="flashmla,auto", n=1)
+    part.total["auto"] = dict(part.total["auto"], calls={})
+    assert [line.split(":")[0] for line in bench_part.counter_errors(part.total)] == ["arm auto routed nothing"]
 
 
-def test_equal_counters_are_an_error(engine, monkeypatch):
-    part, _, _ = measure(engine, monkeypatch, "check", arms="auto,gather", n=1)
-    part.counters.of["gather"] = part.counters.of["auto"]
-    assert [line.split(":")[0] for line in part.counters.errors(part.arms)] == ["arms auto and gather have equal counters"]
+def test_equal_counters_are_an_error(engine, small):
+    part, _, _ = measure(engine, "check", arms="auto,gather", n=1)
+    part.total["gather"] = part.total["auto"]
+    assert [line.split(":")[0] for line in bench_part.counter_errors(part.total)] == ["arms auto and gather have equal counters"]
 
 
-def test_an_error_inside_the_plug_in_is_no_result(engine, monkeypatch):
+def test_an_error_inside_the_plug_in_is_no_result(engine, monkeypatch, small):
     import fewhead
 
     def broken(*a, **k):
@@ -161,15 +194,10 @@ def test_an_error_inside_the_plug_in_is_no_result(engine, monkeypatch):
 
     monkeypatch.setattr(fewhead, "flash_mla_sparse_fwd", broken)
     with pytest.raises(bench.BenchError, match="arm auto: .*out of luck"):
-        measure(engine, monkeypatch, "check", arms="auto", n=1)
+        measure(engine, "check", arms="auto", n=1)
 
 
-def test_arms_take_turns_both_ways(engine, monkeypatch):
-    part, _, _ = measure(engine, monkeypatch, "check", arms="auto,gather", n=1, seconds=0)
-    assert part.turns(["a", "b"], 0) == ["a", "b"] and part.turns(["a", "b"], 1) == ["b", "a"]
-
-
-@pytest.mark.parametrize("argv", [["--arms", "fast"], ["--parts", ""], ["--batch", "3x4"], ["--lengths", "0"], ["--lists", "x"]])
+@pytest.mark.parametrize("argv", [["--arms", "fast"], ["--parts", ""], ["--workloads", "C3"], ["--n", "0"], ["--runs", "-1"], ["--lists", "x"]])
 def test_wrong_arguments(argv, capsys):
     with pytest.raises(SystemExit) as stopped:
         bench.arguments(argv)
@@ -178,7 +206,7 @@ def test_wrong_arguments(argv, capsys):
 
 def test_percentiles_interpolate():
     assert bench.percentile([4, 1, 2, 3], 50) == 2.5 and bench.percentile([7], 99) == 7 and bench.percentile([], 50) is None
-    assert bench.summary([0.1, 0.3, None]) == {"mean": 200.0, "p50": 200.0, "p99": pytest.approx(298.0), "n": 2} and bench.summary([]) == {"n": 0}
+    assert bench_part.summary([0.1, 0.3, None]) == {"mean": 200.0, "p50": 200.0, "p99": pytest.approx(298.0), "n": 2} and bench_part.summary([]) == {"n": 0}
 
 
 def test_time_is_shared_out():
@@ -199,17 +227,26 @@ def test_a_part_that_does_not_end_is_ended(tmp_path, capsys):
     assert "TTFT one" in shown and "other" not in shown and "the time of this part is up" in shown
 
 
-def test_records_and_tables(engine, monkeypatch, tmp_path):
-    _, _, records = measure(engine, monkeypatch, "glm", arms="flashmla,auto-shared")
-    args = SimpleNamespace(out=str(tmp_path), part="glm")
+def test_records_and_tables(engine, small, tmp_path):
+    _, _, records = measure(engine, "glm", arms="flashmla,auto-shared")
+    args = SimpleNamespace(out=str(tmp_path), part="glm", resume=False)
     with open(bench.part_file(args), "w") as f:
         f.writelines(json.dumps(record) + "\n" for record in records)
         f.write('{"cut')
     assert bench.collect(args) == json.loads(json.dumps(records))
+    for record, total in zip((r for r in records if "concurrency" in r["case"] and r["path"] == "flashmla"), (9000, 9100, 8000, 8000)):
+        record["engine"]["total_tok_s"] = total
     text = bench.markdown(records, ["part v4: no time left"])
-    assert "**part v4: no time left**" in text and "## glm-5.2 tp8, 2 layers, one prompt of 64, local lists" in text
-    assert "| auto-shared | 250.0 | 200.0 | 250.0, 250.0 | - | - | 1.0 | 2 | auto" in text and bench.NOTE in text
+    assert "**part v4: no time left**" in text and "## glm-5.2 tp8, 2 layers, cold8k, local lists" in text and "`engines/vllm/bench.py --runs 2`" in text
+    assert "| auto-shared | 2 | 250.0 (250.0 .. 250.0) | - | - | - | 1.0 | 2 | auto" in text and bench_part.NOTE in text
+    assert "| flashmla | 2 | 250.0 (250.0 .. 250.0) | - | 10.00 (10.00 .. 10.00) | 8500 (8000 .. 9000) | - | - | none | the engine's | - |" in text
     assert bench.markdown([], []) == "# vLLM with and without fewhead\n"
+
+
+def test_the_command_of_a_run():
+    given = ["--out", "/here", "--seconds", "480", "--resume", "--site=/x", "--n", "3"]
+    assert bench.repeatable(given) == ["--seconds", "480", "--resume", "--n", "3"]
+    assert bench.repeatable([*given, "--part", "glm", "--part-seconds", "200"]) == ["--seconds", "480", "--resume", "--n", "3"]
 
 
 def test_the_environment_of_a_part(monkeypatch, tmp_path, capsys):
