@@ -138,8 +138,9 @@ class Timer:
 class Engine:
     """What the bench drives. backend "fa3" sends the layers of GLM through vLLM's FA3 sparse code, on the same layer, metadata and cache."""
 
-    def __init__(self, args, config):
-        self.args, self.config = args, config
+    def __init__(self, args, config, **options):
+        """options: of vllm.LLM, in place of the bench's own."""
+        self.args, self.config, self.options = args, config, options
         self.timer, self.backend, self.table = Timer(), "flashmla", None
         self.fa3_calls, self.check_fa3, self.fa3_worst = 0, False, None
         scale_weights()
@@ -164,14 +165,14 @@ class Engine:
         folder = tempfile.mkdtemp()
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
             json.dump(self.config, f)
-        return LLM(
-            model=folder, skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16",
-            kv_cache_dtype="fp8" if self.args.model == "v4" else "auto",
+        return LLM(**{
+            "model": folder, "skip_tokenizer_init": True, "load_format": "dummy", "dtype": "bfloat16",
+            "kv_cache_dtype": "fp8" if self.args.model == "v4" else "auto",
             # force_mqa: short prompts through sparse attention too
-            attention_config={"backend": "FLASHMLA_SPARSE", "sparse_mla_force_mqa": True}, enforce_eager=True,
-            max_num_batched_tokens=self.args.chunk, max_num_seqs=CONCURRENCY, max_model_len=self.longest,
-            kv_cache_memory_bytes=int(self.args.kv_gib * 2 ** 30), gpu_memory_utilization=0.8, enable_prefix_caching=False,
-            enable_chunked_prefill=True, disable_log_stats=False, seed=1)
+            "attention_config": {"backend": "FLASHMLA_SPARSE", "sparse_mla_force_mqa": True}, "enforce_eager": True,
+            "max_num_batched_tokens": self.args.chunk, "max_num_seqs": CONCURRENCY, "max_model_len": self.longest,
+            "kv_cache_memory_bytes": int(self.args.kv_gib * 2 ** 30), "gpu_memory_utilization": 0.8, "enable_prefix_caching": False,
+            "enable_chunked_prefill": True, "disable_log_stats": False, "seed": 1, **self.options})
 
     def use_lists(self, kind):
         """"indexer": the indexer's own lists. "local": the indexer runs, then its lists are replaced by ones that keep 90 %."""
@@ -252,7 +253,7 @@ class Engine:
             requests.append({
                 "ttft": m.first_token_ts - (m.queued_ts or m.scheduled_ts), "from_schedule": m.first_token_ts - m.scheduled_ts,
                 "tpot": (m.last_token_ts - m.first_token_ts) / (tokens - 1) if tokens > 1 else None,
-                "tokens": list(output.outputs[0].token_ids)})
+                "tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens or 0})
         return seconds, requests
 
 
