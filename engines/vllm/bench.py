@@ -13,7 +13,7 @@ Parts, each a process of its own; no cell starts when the time is up, and what w
 
 Arms: flashmla (vLLM's padded FlashMLA), fa3 (what vLLM takes by itself on Hopper: FA3 sparse, native heads), gate (the published rule, gather from
 2048 rows on), gather (every call), auto (the cost model, a plan a call), auto-shared (one plan for layers that share a list: the plug-in's
-default). flashmla, fa3 and auto-shared do every workload, the others cold8k. Lists: "indexer", those of the random-weight indexer, and "local",
+default). flashmla, fa3 and auto-shared do every workload, the others cold8k and short-after-8k. Lists: "indexer", those of the random-weight indexer, and "local",
 which keep 90 % from row to row. Before an arm is timed every call of one prompt of 8192 is compared with FlashMLA's.
 
 Definitions are vLLM's (vllm bench serve). TTFT = first token - sent; ttft_from_schedule is the engine's own clock and leaves out the queue. Attention is the sum
@@ -53,7 +53,7 @@ def arguments(argv=None):
     p.add_argument("--arms", default=",".join(ARMS))
     p.add_argument("--lists", default=",".join(LISTS))
     p.add_argument("--layers", type=int, default=0, help="of part glm; 0: 78")
-    p.add_argument("--n", type=int, default=3, help="prompts of a cold workload and arm")
+    p.add_argument("--n", type=int, default=3, help="prompts of a workload that is no closed loop, an arm")
     p.add_argument("--runs", type=int, default=3, help="runs of a closed loop and arm")
     p.add_argument("--chunk", type=int, default=8192, help="tokens of a step at most")
     p.add_argument("--kv-gib", type=float, default=20)

@@ -300,7 +300,7 @@ class Part:
                 if isinstance(w, Cold):
                     self.cold(self.arms if name == "cold8k" else self.main, lists, name)
                 elif name not in loops:
-                    self.short(self.main, lists, name)
+                    self.short(self.arms, lists, name)
         for i in range(self.args.runs):
             for name in loops:
                 for lists in self.args.lists:

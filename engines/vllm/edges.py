@@ -7,7 +7,7 @@ Needs what bench.py needs. GLM with 6 layers and random weights; an edge is a pr
   heads64     64 local heads: every call is the engine's own, counted and said
   mixed       steps of decodes and parts of several prompts of 1 to 3000 tokens
   prefix      prefix-cache hits: the same prompts again, and others with the same beginning
-  preemption  a cache for three requests, eight of them: some are thrown out and computed again
+  preemption  a cache for four prompts, eight requests: some are thrown out and computed again
   mtp         multi-token prediction: several query rows a request in a decode step
   empty       lists without a key: rows of -1
   gate        VLLM_DSV41_FEWHEAD_MIN_SQ=2048 in the environment, as it is published
@@ -138,7 +138,7 @@ def preemption():
 
     Scheduler._preempt_request = preempt
     engine = start(kv_gib=0.05)
-    _, requests = engine.closed(prompts([1500] * 8, 1), 200, 8)
+    _, requests = engine.closed(prompts([1700] * 8, 1), 200, 8)
     wanted(len(requests) == 8 and thrown, "8 requests done, and some thrown out before", len(requests), len(thrown))
     return dict(none_off(counted()), preempted=len(thrown))
 

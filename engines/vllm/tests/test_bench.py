@@ -104,7 +104,7 @@ def test_all_cells_of_glm(engine, small):
     assert loop[:3] == [("C16x8kx48", "indexer", arm) for arm in bench_part.MAIN_ARMS]  # then backwards
     assert loop[6:9] == [("C16x8kx48", "indexer", arm) for arm in reversed(bench_part.MAIN_ARMS)] and len(loop) == 12
     assert set(cells(records)) - set(loop) == {("cold8k", lists, arm) for lists in bench.LISTS for arm in bench.ARMS} | {
-        ("short-after-8k", lists, arm) for lists in bench.LISTS for arm in bench_part.MAIN_ARMS}
+        ("short-after-8k", lists, arm) for lists in bench.LISTS for arm in bench.ARMS}
     one = next(r for r in records if r["path"] == "auto-shared" and r["case"]["workload"] == "cold8k")
     assert one["engine"]["ttft_ms"]["p50"] == 250 and one["time"]["n"] == 2 and one["engine"]["attention_calls"] == 2
     assert one["parity"]["status"] == "pass" and one["parity"]["compared_calls"] == 2 and one["work"]["plans"]["shared"] > 0
@@ -163,7 +163,7 @@ def test_a_part_as_a_whole(engine, monkeypatch, small, tmp_path, capsys, part):
     assert sum(line.startswith("TTFT cold8k ") for line in out) == (10 if part == "v4" else 12)
     assert sum(line.startswith("LOOP C16x8kx48 ") for line in out) == (6 if part == "glm" else 0)
     records = bench.collect(args)
-    assert len(records) == (24 if part == "glm" else 10 if part == "v4" else 12) and records[0]["run"]["device"] == "Box"
+    assert len(records) == (30 if part == "glm" else 10 if part == "v4" else 12) and records[0]["run"]["device"] == "Box"
     assert bench.markdown(records, []).startswith("# vLLM with and without fewhead\n\nBox, driver ")
     args.resume = True
     assert bench.collect(args) == records and bench.lines_of(str(tmp_path / "engine.jsonl")) == records
