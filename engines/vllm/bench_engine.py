@@ -72,6 +72,14 @@ def model_config(model, layers):
     return config
 
 
+def model_folder(config):
+    """A folder with the config.json, which is all that load_format "dummy" reads."""
+    folder = tempfile.mkdtemp()
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    return folder
+
+
 def local_table(positions, topk, ratio=1, kept=0.9, seed=5):
     """int32 [positions, topk]: lists by position of which each keeps 90 % of the one before; what is new is drawn among the rows so far, of which
     a position has (position + 1) // ratio. Where there are at most topk rows the list holds all of them, then -1."""
@@ -103,6 +111,12 @@ def draw_lists(args, config, positions):
     path = os.path.join(tempfile.mkdtemp(), "lists.npy")
     words = [path, positions, config["index_topk"], V4_RATIO if args.model == "v4" else 1]
     return subprocess.Popen([sys.executable, os.path.abspath(__file__), *map(str, words)]), path
+
+
+def random_prompt(config, length, seed):
+    import torch
+    g = torch.Generator().manual_seed(seed)
+    return {"prompt_token_ids": torch.randint(2, config["vocab_size"], (length,), generator=g).tolist()}
 
 
 class Timer:
@@ -162,11 +176,8 @@ class Engine:
 
     def _start(self):
         from vllm import LLM
-        folder = tempfile.mkdtemp()
-        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
-            json.dump(self.config, f)
         return LLM(**{
-            "model": folder, "skip_tokenizer_init": True, "load_format": "dummy", "dtype": "bfloat16",
+            "model": model_folder(self.config), "skip_tokenizer_init": True, "load_format": "dummy", "dtype": "bfloat16",
             "kv_cache_dtype": "fp8" if self.args.model == "v4" else "auto",
             # force_mqa: short prompts through sparse attention too
             "attention_config": {"backend": "FLASHMLA_SPARSE", "sparse_mla_force_mqa": True}, "enforce_eager": True,
@@ -231,9 +242,7 @@ class Engine:
         layer._forward_prefill = with_lists
 
     def prompt(self, length, seed):
-        import torch
-        g = torch.Generator().manual_seed(seed)
-        return {"prompt_token_ids": torch.randint(2, self.config["vocab_size"], (length,), generator=g).tolist()}
+        return random_prompt(self.config, length, seed)
 
     def generate(self, prompts, tokens):
         """(seconds, [{"ttft", "from_schedule", "tpot", "tokens"}]): greedy, exactly `tokens` tokens each; times in seconds. prompts: (length,

@@ -12,6 +12,8 @@ Needs what bench.py needs. GLM with 6 layers and random weights; an edge is a pr
   empty       lists without a key: rows of -1
   gate        VLLM_DSV41_FEWHEAD_MIN_SQ=2048 in the environment, as it is published
   load        mixed load for --load-seconds: memory of the GPU and of the process at a fifth of the time, and at the end
+  nothing-set 78 layers, vLLM's own choice of everything: the log line, and TTFT of prompts of 8192
+  excluded    the same with the plug-in excluded (VLLM_PLUGINS names another), to hold beside it
   tp2         two GPUs, 16 heads, tensor_parallel_size=2: workers of their own; only where there are two GPUs
 
 Prints a line an edge, and writes FOLDER/engine_edges.jsonl. Ends with status 1 where an edge failed.
@@ -209,6 +211,36 @@ def load(seconds):
             "process_bytes": [early[1], late[1]]}
 
 
+def as_installed(loaded):
+    """vLLM as somebody starts it who set nothing: the plug-in comes by its entry point, vLLM chooses the backend."""
+    import bench_engine
+    from vllm import LLM, SamplingParams
+    bench_engine.scale_weights()
+    config, length = bench_engine.model_config("glm", 0), 8192
+    llm = LLM(model=bench_engine.model_folder(config), skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", enforce_eager=True,
+              max_num_batched_tokens=length, max_model_len=length + 64, kv_cache_memory_bytes=4 * 2 ** 30, gpu_memory_utilization=0.8,
+              enable_prefix_caching=False)
+    sampling, ttft = SamplingParams(max_tokens=1, temperature=0, detokenize=False), []
+    for seed in range(5):
+        began = time.perf_counter()
+        llm.generate(bench_engine.random_prompt(config, length, seed), sampling, use_tqdm=False)
+        ttft.append((time.perf_counter() - began) * 1e3)
+    plug_in = sys.modules.get("fewhead_vllm")
+    line = plug_in and plug_in.stats()["line"]
+    wanted(bool(line) == loaded, "the plug-in loaded" if loaded else "the plug-in left out", line)
+    calls = plug_in.stats()["calls"].get("v32", {}) if line else {}
+    wanted(not loaded or calls.get("auto", 0) >= 5 * 78, "every call through the plug-in", calls)
+    return {"ttft_ms": ttft[2:], "line": line, "calls": calls}
+
+
+def nothing_set():
+    return as_installed(True)
+
+
+def excluded():
+    return as_installed(False)
+
+
 def tp2():
     import torch
     if torch.cuda.device_count() < 2:
@@ -225,8 +257,8 @@ def worker_counts(_worker):
 
 
 EDGES = {"fp8": fp8, "heads64": heads64, "mixed": mixed, "prefix": prefix, "preemption": preemption, "mtp": mtp, "empty": empty, "gate": gate,
-         "load": load, "tp2": tp2}
-ENVIRONMENT = {"gate": {"VLLM_DSV41_FEWHEAD_MIN_SQ": "2048"},
+         "load": load, "nothing-set": nothing_set, "excluded": excluded, "tp2": tp2}
+ENVIRONMENT = {"excluded": {"VLLM_PLUGINS": "none"}, "gate": {"VLLM_DSV41_FEWHEAD_MIN_SQ": "2048"},
                "tp2": {"FEWHEAD_CHECK": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "VLLM_WORKER_MULTIPROC_METHOD": "fork"}}
 
 
