@@ -162,7 +162,7 @@ describe("timing.measure", function()
     refused("timing: arms[1].evict: got nil, wanted a function: cold timing calls it", { { name = "a", run = print } },
       { cold = true, clock = w.clock })
     refused('timing: unknown option "max_sample"; did you mean "max_samples"? known: min_samples, max_samples, max_seconds, '
-      .. "rel_ci, confidence, cold, noise, clock, stopwatch, interrupted, stopped", { arm }, { max_sample = 3 })
+      .. "rel_ci, confidence, cold, noise, clock, stopwatch, interrupted, stopped, clocks", { arm }, { max_sample = 3 })
     refused("timing: max_samples: got 5, wanted a whole number in 6 .. 1000000", { arm }, { max_samples = 5 })
     refused("timing: rel_ci: got NaN, wanted a finite number in 0 .. 10", { arm }, { rel_ci = 0 / 0 })
     refused('timing: noise: got "b", wanted the name of an arm, or false', { arm }, { noise = "b", clock = w.clock })

@@ -506,6 +506,7 @@ function Sweep:summary()
   if #self.unfit > 0 then add("%d cells not measured, out of time: %s", #self.unfit, table.concat(self.unfit, "; ")) end
   if #self.failed > 0 then add("%d cells failed: %s", #self.failed, table.concat(self.failed, "; ")) end
   if self.noise_floor then add("noise floor %.1f %%", 100 * self.noise_floor) end
+  add("%s", compare.clocks_text(self.records, self.run))
   return table.concat(parts, "\n")
 end
 

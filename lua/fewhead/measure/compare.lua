@@ -91,6 +91,22 @@ function M.check_costs(what, costs, list, level)
   if not auto then error(what .. ": costs: has no effect without path auto", level + 1) end
 end
 
+--- The clocks of records in a line: "clocks 1755 to 1980 MHz, memory 3201 MHz; held back by power cap: 3 samples dropped, 2
+-- kept", or why they are unknown.
+function M.clocks_text(list, run)
+  local low, high, memory, why, dropped, kept = math.huge, 0, nil, nil, 0, 0
+  for _, record in ipairs(list) do
+    local time = record.time or {}
+    if time.clock_mhz then
+      low, high, memory = math.min(low, time.clock_mhz), math.max(high, time.clock_mhz), time.memory_mhz
+    end
+    why, dropped, kept = why or time.throttle, dropped + (time.dropped_throttled or 0), kept + (time.throttled or 0)
+  end
+  if high == 0 then return "clocks " .. tostring(run and run.clocks or "unknown") end
+  local text = ("clocks %.0f to %.0f MHz%s"):format(low, high, memory and (", memory %.0f MHz"):format(memory) or "")
+  return why and ("%s; held back by %s: %d samples dropped, %d kept"):format(text, why, dropped, kept) or text
+end
+
 local Comparison = { __name = "comparison" }
 Comparison.__index = Comparison
 
@@ -156,6 +172,7 @@ function Comparison:__tostring()
     lines[#lines + 1] = ("%s, %d samples, stopped by %s; noise floor %.1f %% (%s against itself)"):format(self.l2, self.noise.n,
       self.stop, self.noise.floor * 100, self.noise.arm)
   end
+  if self.clocks then lines[#lines + 1] = self.clocks end
   return table.concat(lines, "\n")
 end
 
@@ -465,7 +482,7 @@ function M.compare(case, list, opts)
     record.run = run
     json.ordered(record, records.fields)
   end
-  found.case, found.native, found.device_name = case, native, run.device
+  found.case, found.native, found.device_name, found.clocks = case, native, run.device, M.clocks_text(found.records, run)
   return setmetatable(found, Comparison)
 end
 

@@ -35,6 +35,7 @@ M.rows = option.rows("timing", {
   { "stopwatch", "FUNCTION", "function(run) that returns microseconds and the run's status" },
   { "interrupted", "FUNCTION", "asked before every sample: true ends the measurement" },
   { "stopped", "FUNCTION", "asked before and after every sample: true drops it" },
+  { "clocks", "ANY", "a reader of fewhead.device.clocks, or false" },
 })
 
 -- What measure does unless told otherwise.
@@ -48,6 +49,8 @@ local QUEUED_BUILDS = 10     -- a GPU builds this many plans before one that is 
 local QUEUE_US = 50          -- a GPU runs this much before what is timed, so that all of it is given to it before it begins
 local CLOCK_TICK_US = 1e-3   -- the clock counts nanoseconds: a shorter time than one reads as one
 local SAME_BAND = 0.02       -- a difference under 2 % is worth no change of path
+local THROTTLED_DROPS = 10   -- samples of an arm taken again since the device was held back; beyond that it is so for good
+local CLOCKS_NS = 5e6        -- clocks are read so often at most: asking takes as long as a short run
 local VERDICT_CONFIDENCE = 0.9 -- an interval weaker than this (fewer than 5 samples) supports no verdict
 
 local function settings(opts, level)
@@ -74,7 +77,8 @@ local function slots_of(arms, set, level)
       error(("%s.evict: got %s, wanted a function: cold timing calls it"):format(what, args.show(arm.evict)), level + 1)
     end
     seen[arm.name] = "stands twice"
-    slots[i] = { name = arm.name, run = arm.run, evict = arm.evict, samples = {}, primes = 1, dropped = { count = 0 } }
+    slots[i] = { name = arm.name, run = arm.run, evict = arm.evict, samples = {}, primes = 1,
+      dropped = { count = 0, throttled = 0 }, clocks = { mhz = {}, memory = {}, throttled = 0 } }
   end
   if set.noise and seen[set.noise] ~= "stands twice" then
     error(("timing: noise: got %s, wanted the name of an arm, or false"):format(args.show(set.noise)), level + 1)
@@ -107,6 +111,28 @@ local function warm_up(slot, watch)
   return true
 end
 
+-- Notes the clocks after a sample. true: the device was held back, and the sample is to be taken again.
+local function read_clocks(slot, set)
+  if not (set.clocks and set.clocks.read) then return false end
+  local last, now = set.last_clocks, tonumber(set.clock())
+  if not last or last.throttle or now - last.at >= CLOCKS_NS then
+    last = { at = now }
+    last.mhz, last.memory, last.throttle = set.clocks.read()
+    set.last_clocks = last
+  end
+  local seen, throttle = slot.clocks, last.throttle
+  if throttle then
+    seen.throttle = throttle
+    if slot.dropped.throttled < THROTTLED_DROPS then
+      slot.dropped.throttled = slot.dropped.throttled + 1
+      return true
+    end
+    seen.throttled = seen.throttled + 1
+  end
+  seen.mhz[#seen.mhz + 1], seen.memory[#seen.memory + 1] = last.mhz, last.memory
+  return false
+end
+
 local function sample(slot, watch, set)
   if set.interrupted and set.interrupted() then return nil, "timing: interrupted" end
   if set.cold then slot.evict()
@@ -120,6 +146,7 @@ local function sample(slot, watch, set)
     slot.dropped.count = slot.dropped.count + 1
     return sample(slot, watch, set)
   end
+  if read_clocks(slot, set) then return sample(slot, watch, set) end
   slot.samples[#slot.samples + 1] = math.max(us, CLOCK_TICK_US)
   return true
 end
@@ -159,13 +186,17 @@ local function stop_reason(slots, set, seconds)
   return nil
 end
 
+local function some(count) return count > 0 and count or nil end
+
 local function summary(slot, set, stop)
-  local sorted = stats.sorted(slot.samples)
+  local sorted, seen = stats.sorted(slot.samples), slot.clocks
   local low, high = stats.median_interval(sorted, set.confidence)
   return {
     median_us = stats.quantile(sorted, 0.5), p05_us = stats.quantile(sorted, 0.05), p95_us = stats.quantile(sorted, 0.95),
     median_lo_us = low, median_hi_us = high, n = #sorted, l2 = set.cold and "cold" or "hot", stop = stop,
-    samples = slot.samples, confidence = set.confidence, dropped = slot.dropped.count > 0 and slot.dropped.count or nil,
+    samples = slot.samples, confidence = set.confidence, dropped = some(slot.dropped.count),
+    clock_mhz = seen.mhz[1] and stats.median(seen.mhz), memory_mhz = seen.memory[1] and stats.median(seen.memory),
+    throttle = seen.throttle, throttled = some(seen.throttled), dropped_throttled = some(slot.dropped.throttled),
   }
 end
 
@@ -218,9 +249,10 @@ end
 -- interrupted = function asked before every sample: true ends the measurement with nil, "timing: interrupted"; stopped = function
 -- asked before and after every sample: true after it drops the sample, which is taken again.
 -- Returns { [name] = { median_us, p05_us, p95_us, median_lo_us, median_hi_us, n, l2 = "hot" | "cold", stop, samples,
--- confidence, dropped = samples dropped, or nil }, noise = { arm, ratio, lo, hi, floor, n } or nil } | nil, message, and where a
--- run failed its status and the name of its arm. samples[i] of all arms belong to one pass; stop is "ci 1.2% <= 2%",
--- "max_samples" or "max_seconds".
+-- confidence, dropped = samples dropped, or nil; and where clocks can be read clock_mhz, memory_mhz = medians, throttle = in
+-- words what held the device back, dropped_throttled = samples taken again for that, throttled = how many were kept }, noise =
+-- { arm, ratio, lo, hi, floor, n } or nil } | nil, message, and where a run failed its status and the name of its arm.
+-- samples[i] of all arms belong to one pass; stop is "ci 1.2% <= 2%", "max_samples" or "max_seconds".
 function M.measure(arms, opts)
   local set = settings(opts, 2)
   local slots = slots_of(arms, set, 2)
@@ -325,6 +357,7 @@ function M.problem(problem, paths, opts)
   end
   if call_opts.graph ~= nil then args.integer("timing.problem: graph", call_opts.graph, 1) end
   if problem.device.kind == "cuda" and not call_opts.graph then set.queue_us = QUEUE_US end
+  if set.clocks == nil then set.clocks = require("fewhead.device.clocks").open(problem.device) end
   local plan_watch, err = set.stopwatch
   if not set.stopwatch then
     set.stopwatch, err = M.stopwatch(problem.device, call_opts.graph)

@@ -15,7 +15,8 @@
 --   parity            { status = "pass" | "fail" | "invalid" | "error", reason, against, compared, max_abs, .. } of fh.parity
 --   time              { median_us, p05_us, p95_us, n, l2 = "hot" | "cold", noise_floor, dropped, .. } of fh.timing; nil without
 --                     a pass. noise_floor: of the comparison, how far one path differed from itself, 0.01 = 1 %; dropped: samples
---                     left out since the process was stopped in them
+--                     left out since the process was stopped in them; clock_mhz, memory_mhz, throttle, throttled,
+--                     dropped_throttled: the clocks, where run.clocks says that they can be read
 --   work              { path = the path that ran, rows, by_path, useful_flops, executed_flops, bytes, waste }, where known; waste
 --                     is the share of the executed FLOPs that multiplied padding
 --   verdict           { verdict, ratio, lo, hi, against = a path }, beside another path of the same comparison
@@ -43,6 +44,7 @@ local KEPT = {
   },
   time = {
     "median_us", "p05_us", "p95_us", "median_lo_us", "median_hi_us", "n", "l2", "stop", "plan_us", "noise_floor", "dropped",
+    "clock_mhz", "memory_mhz", "throttle", "throttled", "dropped_throttled",
   },
   work = { "path", "rows", "by_path", "useful_flops", "executed_flops", "bytes" },
 }

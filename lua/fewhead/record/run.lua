@@ -64,9 +64,10 @@ local function random_hex()
 end
 
 --- The header for what runs on dev now: { id, commit, dirty, device, kind, driver, threads, isa, multiprocessors, capability,
--- date, argv, build, process }. process is "script", this one; a sweep with a worker process says "worker". id is new each
--- time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil where it cannot be known, and
--- commit_note then says why; driver is "" on a CPU; a CPU has threads and isa, a GPU multiprocessors and capability ("9.0").
+-- date, argv, build, process, clocks }. process is "script", this one; a sweep with a worker process says "worker". id is new
+-- each time; date is ISO 8601, UTC; argv (default: the script's) is a list of text; dirty is nil where it cannot be known, and
+-- commit_note then says why; clocks: what clocks are read with, or "unknown: " and why; driver is "" on a CPU; a CPU has threads
+-- and isa, a GPU multiprocessors and capability ("9.0").
 function M.header(dev, argv)
   require("fewhead.device.device").check("run.header: device", dev)
   local typed = args.table("run.header: argv", argv or _G.arg or {})
@@ -80,6 +81,7 @@ function M.header(dev, argv)
     argv = list, device = info.name, kind = info.kind, driver = info.driver or "", threads = info.threads, isa = info.isa,
     multiprocessors = info.multiprocessors, capability = info.capability,
     build = F.ffi.string(F.C.fh_build_info()), process = "script",
+    clocks = require("fewhead.device.clocks").open(dev).source,
   }
 end
 
