@@ -473,7 +473,7 @@ describe("problem", function()
       local o = assert(p:outputs())
       refused('problem:run: path: got "gathr", wanted one of auto, reference, padded, gather, packed; did you mean "gather"?',
         function() p:run("gathr", o) end)
-      refused('problem:call: unknown option "groups"; did you mean "group"? known: plan, row_invariant, group',
+      refused('problem:call: unknown option "groups"; did you mean "group"? known: plan, row_invariant, group, costs',
         function() p:call("packed", o, { groups = 3 }) end)
       refused("problem:run: row_invariant: got 1, wanted true or false",
         function() p:run("auto", o, { row_invariant = 1 }) end)
