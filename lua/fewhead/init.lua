@@ -19,7 +19,7 @@ M._rooms = {
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
     "engine_ab" } },
-  { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot" } },
+  { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot", "results" } },
   { "cli", { "cli", "options", "interrupt", "progress", "bench" } },
 }
 
@@ -53,6 +53,8 @@ return setmetatable(M, {
     end
     self[name] = require(("fewhead.%s.%s"):format(M._room[name], name))
     for _, more in ipairs(EXTENDED[name] or {}) do require("fewhead." .. more) end
+    local class = rawget(self[name], "class") -- of the objects that the module's calls return
+    if class then require("fewhead.report.result").attach(name, class) end
     return self[name]
   end,
 })

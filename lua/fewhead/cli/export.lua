@@ -16,7 +16,7 @@ local parser = options {
 --- `fewhead export`: the exit status.
 function M.main(argv)
   local opt = parser:read(argv)
-  local list = records.filtered("export", opt[1], opt)
+  local list = records.filtered("export", opt[1], opt).records
   if not opt.out then
     io.stdout:write(export.markdown(list))
     return 0

@@ -1,7 +1,7 @@
 --- Merge: puts the parts of a sweep together. Behind `fewhead merge`.
 local exit = require "fewhead.cli.exit"
-local merge = require "fewhead.record.merge"
 local options = require "fewhead.cli.options"
+local results = require "fewhead.report.results"
 
 local M = {}
 
@@ -21,7 +21,7 @@ function M.main(argv)
   local opt = parser:read(argv)
   local folders = {}
   for i = 1, #opt do folders[i] = opt[i] end
-  local run, problems = merge.merge(folders, opt.out, opt.name)
+  local run, _, problems = results.merge(folders, { out = opt.out, name = opt.name })
   if not run then exit.with(exit.FAILED, "merge: " .. table.concat(problems, "\nmerge: ")) end
   print(("%d parts, %d cells: %s"):format(run.head.parts, run.head.cells, run.folder))
   return 0

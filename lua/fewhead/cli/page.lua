@@ -1,7 +1,7 @@
 --- The command `fewhead page RUN`: one HTML file of a run (fewhead.report.page).
 local options = require "fewhead.cli.options"
 local page = require "fewhead.report.page"
-local plot = require "fewhead.cli.plot"
+local pictures = require "fewhead.report.pictures"
 local records = require "fewhead.cli.records"
 
 local M = {}
@@ -18,9 +18,10 @@ local parser = options {
 --- `fewhead page`: writes the page and prints its name; the exit status.
 function M.main(argv)
   local opt = parser:read(argv)
-  local list, skipped = records.filtered("page", opt[1], opt)
-  records.need("page", page.write(opt.out, list, { title = opt.title or opt[1], marks = plot.marks(), skipped = skipped }))
-  print(("written: %s, %d records"):format(opt.out, #list))
+  local found = records.filtered("page", opt[1], opt)
+  records.need("page", page.write(opt.out, found.records, {
+    title = opt.title or opt[1], marks = pictures.marks(), skipped = found.skipped }))
+  print(("written: %s, %d records"):format(opt.out, #found.records))
   return 0
 end
 

@@ -1,6 +1,5 @@
 --- The command `fewhead plot RUN`: times as text in the terminal, or all pictures as SVG files (fewhead.report.pictures).
 local file = require "fewhead.record.file"
-local gate = require "fewhead.decide.gate"
 local options = require "fewhead.cli.options"
 local pictures = require "fewhead.report.pictures"
 local records = require "fewhead.cli.records"
@@ -15,20 +14,15 @@ local parser = options {
   },
 }
 
---- The published gate as a mark of pictures.
-function M.marks()
-  return { { x = gate.default_min_sq, label = ("published %d"):format(gate.default_min_sq), colour = 6 } }
-end
-
 --- `fewhead plot`: the exit status.
 function M.main(argv)
   local opt = parser:read(argv)
-  local list = records.filtered("plot", opt[1], opt)
+  local found = records.filtered("plot", opt[1], opt)
   if not opt.out then
-    print(records.need("plot", pictures.curves(list, { marks = M.marks(), text = true }), "no record has a time"))
+    print(records.need("plot", found:plot()))
     return 0
   end
-  local made = pictures.of(list, { marks = M.marks() })
+  local made = pictures.of(found.records, { marks = pictures.marks() })
   records.need("plot", #made > 0 or nil, "no record has a time")
   for _, picture in ipairs(made) do
     local path = ("%s/%s.svg"):format(opt.out, picture.name)

@@ -1,7 +1,7 @@
 --- What commands that read records share: the options --where, --skip-bad and --results, and the reading itself.
 local axes = require "fewhead.record.axes"
 local exit = require "fewhead.cli.exit"
-local source = require "fewhead.report.source"
+local results = require "fewhead.report.results"
 
 local M = {}
 
@@ -30,21 +30,18 @@ function M.where(command, opt)
   return M.need(command, where, err and "--where: " .. err, exit.USAGE)
 end
 
---- What fh.source.read finds by a name; lines that --skip-bad leaves out are named on stderr.
+--- What fh.results finds by a name; lines that --skip-bad leaves out are named on stderr.
 function M.read(command, name, opt)
-  local found = M.need(command, source.read(name, { results = opt.results, skip_bad = opt.skip_bad }))
+  local found = M.need(command, results.read(name, { results = opt.results, skip_bad = opt.skip_bad }))
   for _, message in ipairs(found.skipped) do io.stderr:write(("fewhead: %s: left out: %s\n"):format(command, message)) end
   return found
 end
 
---- The records of a name that the filter keeps, and the messages of lines left out.
+--- The results of a name that the filter keeps.
 function M.filtered(command, name, opt)
   local where = M.where(command, opt)
-  local found = M.read(command, name, opt)
-  local list, err = axes.filter(found.records, where)
-  M.need(command, list, err and "--where: " .. err, exit.USAGE)
-  M.need(command, #list > 0 or nil, "--where: no record fits")
-  return list, found.skipped
+  local found, err = M.read(command, name, opt):filter(where)
+  return M.need(command, found, err and "--where: " .. err, err ~= "no record fits" and exit.USAGE or nil)
 end
 
 return M

@@ -77,6 +77,7 @@ end
 
 local Layers = { __name = "layers" }
 Layers.__index = Layers
+M.class = Layers -- a later room gives it further methods
 
 --- The record of a path, nil when it was not asked for.
 function Layers:record(path)

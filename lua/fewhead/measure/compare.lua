@@ -109,6 +109,7 @@ end
 
 local Comparison = { __name = "comparison" }
 Comparison.__index = Comparison
+M.class = Comparison -- a later room gives comparisons further methods
 
 --- The verdict on one path as records have it: its time beside that of the base path, both results of one fh.timing, whose noise
 -- is given too. nil where one of the two has no time, or the path is the base itself.

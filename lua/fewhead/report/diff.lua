@@ -36,6 +36,7 @@ local FEWEST = 0.9      -- an interval weaker than this (fewer than 5 samples) s
 
 local Diff = { __name = "diff" }
 Diff.__index = Diff
+M.class = Diff -- fewhead.report.result gives it print and save
 
 -- ---- One cell ---------------------------------------------------------------------------------------------------------------
 

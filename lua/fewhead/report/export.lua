@@ -163,10 +163,10 @@ end
 
 local function percent(share) return ("%.1f %%"):format(100 * share) end
 
---- Records as a markdown table for a page or a pull request: what varies, path, median with its spread, samples, speed-up, waste,
--- parity; above it what does not vary.
-function M.markdown(list)
-  local found = axes.of(args.table("export.markdown: records", list))
+-- Records as a table that `make` makes: what varies, path, median with its spread, samples, speed-up, waste, parity; above it
+-- what does not vary.
+local function table_of(list, make)
+  local found = axes.of(list)
   local columns, rows = {}, {}
   for _, name in ipairs(found.varying) do columns[#columns + 1] = { key = name } end
   for _, column in ipairs {
@@ -185,8 +185,15 @@ function M.markdown(list)
     end
     rows[i] = row
   end
-  return ("All rows: %s\n\n%s"):format(found:constant_text(), tables.markdown(rows, columns))
+  return ("All rows: %s\n\n%s"):format(found:constant_text(), (make(rows, columns)))
 end
+
+--- Records as a markdown table for a page or a pull request: what varies, path, median with its spread, samples, speed-up, waste,
+-- parity; above it what does not vary.
+function M.markdown(list) return table_of(args.table("export.markdown: records", list), tables.markdown) end
+
+--- The same table as text for a terminal.
+function M.text(list) return table_of(args.table("export.text: records", list), tables.text) end
 
 -- ---- Files ------------------------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,12 @@ local function times_text(v) return ("%.3gx"):format(v) end
 
 -- ---- What is beside a picture -----------------------------------------------------------------------------------------------
 
+--- The published gate as a mark of pictures.
+function M.marks()
+  local least = require("fewhead.decide.gate").default_min_sq
+  return { { x = least, label = ("published %d"):format(least), colour = 6 } }
+end
+
 --- The command that a run's header remembers, as far as it does: the words after the script.
 function M.command_text(run)
   return shell.line(run and run.argv or {})

@@ -142,6 +142,7 @@ end
 
 local Ab = { __name = "serving A/B" }
 Ab.__index = Ab
+M.class = Ab -- a later room gives it further methods
 
 local KNOWN = { "workload", "engine", "arms", "repetitions", "max_num_batched_tokens", "max_num_seqs", "max_model_len",
   "max_kv_tokens", "acceptance", "on_step" }
