@@ -92,3 +92,20 @@ int fh_arrays_disjoint(const fh_array *a, const fh_array *b) {
   }
   return 0;
 }
+
+fh_status fh_check_array(const fh_array *array) {
+  int64_t low, high;
+  uintptr_t address;
+  if (fh_array_empty(array)) return FH_OK;
+  if (!array->base) return fh_fail_null(array->name);
+  if ((uintptr_t)array->base % (uintptr_t)array->element_bytes)
+    return fh_fail(FH_ERR_ALIGNMENT, "%s: got %p, wanted a multiple of %d bytes", array->name, array->base,
+                   (int)array->element_bytes);
+  const fh_status status = fh_array_extent(array, &low, &high);
+  if (status) return status;
+  if (__builtin_add_overflow((uintptr_t)array->base, low, &address) ||
+      __builtin_add_overflow((uintptr_t)array->base, high, &address))
+    return fh_fail(FH_ERR_STRIDE, "%s: bytes %" PRId64 " .. %" PRId64 " from %p leave 64 bits", array->name, low, high,
+                   array->base);
+  return FH_OK;
+}

@@ -82,6 +82,10 @@ int fh_array_distinct(const fh_array *array);
  * and 8..15 of one buffer). 0 when that is not proven. All addresses of both fit 64 bits. */
 int fh_arrays_disjoint(const fh_array *a, const fh_array *b);
 
+/* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64
+ * bits. */
+fh_status fh_check_array(const fh_array *array);
+
 /* ---- Objects
  * -------------------------------------------------------------------------------------------------------------- */
 
@@ -94,29 +98,10 @@ struct fh_device {
   fh_device_info info;
 };
 
-/* ---- Kinds of devices (device_kind.c) ---- */
-
-typedef struct fh_device_row {
-  const char *name;            /* of the folder: "cpu", "cuda" */
-  const fh_back_end *back_end; /* NULL: not in this build */
-} fh_device_row;
-
-/* NULL if this library has no such fh_device_kind. */
-const fh_back_end *fh_back_end_of(int32_t kind);
+/* ---- Devices (device_open.c, device.c) ---- */
 
 /* The name of a kind that this library has: "cpu". */
 const char *fh_device_kind_name(int32_t kind);
-
-/* The row that a device's name stands for, and the number in it, 0 if there is none. NULL for any other name. */
-const fh_device_row *fh_device_row_of(const char *name, int64_t *ordinal);
-
-/* Writes the names that open a device: "cpu, cuda or cuda:N". built 1: of the kinds in this build alone. */
-const char *fh_device_names(int32_t built, char names[FH_WHY]);
-
-/* Bits 1 << fh_device_kind: the kinds in this build that have a kernel for the path. */
-uint32_t fh_devices_with_path(int32_t path);
-
-/* ---- Devices (device.c) ---- */
 
 fh_device *fh_device_retain(fh_device *device);
 void fh_device_release(fh_device *device);
@@ -162,14 +147,13 @@ typedef union fh_moment {
 /* ---- Paths (path.c)
  * ------------------------------------------------------------------------------------------------------- */
 
-/* The row of a path; NULL if the number is not an fh_path. */
+/* The row of a path, without .devices; NULL if the number is not an fh_path. */
 const fh_path_info *fh_path_of(int32_t path);
 
 /* FH_ERR_ARGUMENT, with the names of all paths, if the number is not an fh_path. */
 fh_status fh_check_path(int32_t path);
 
-/* ---- The call (call.c)
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- The call without its memory (call_sizes.c) ---- */
 
 /* The caller's call with every default filled in; its plan and costs are full-size copies held here. */
 typedef struct fh_checked {
@@ -186,20 +170,51 @@ typedef struct fh_checked {
 /* Checks the device and all of the call that is not memory: struct, enums, sizes, scale. */
 fh_status fh_check_sizes(const fh_device *device, const fh_call *given, fh_checked *checked);
 
-/* Everything that fh_sparse_fwd would refuse were `wanted` the bytes of workspace that the call needs. */
-fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t wanted, fh_checked *checked);
-
 /* The costs of the call: the one it brings, checked; else, with path FH_AUTO, the device's own for it. */
 fh_status fh_take_costs(const fh_device *device, fh_checked *checked);
 
-/* Refuses a NULL pointer to an array that has elements, one that is not aligned to them, and addresses that leave 64
- * bits. */
-fh_status fh_check_array(const fh_array *array);
+/* ---- The memory of a call (call_arrays.c) ---- */
+
+enum { FH_MAX_ARRAYS = 20 };
+
+/* Every array that a call reads or writes; of the optional ones those that are there. */
+typedef struct fh_arrays {
+  int32_t count;
+  struct {
+    fh_array array;
+    int written;
+  } at[FH_MAX_ARRAYS];
+} fh_arrays;
+
+fh_arrays fh_arrays_of(const fh_call *call, uint64_t counters_bytes);
+
+/* What fh_check_array refuses of any of them, elements of an output that overlap, and outputs that overlap another
+ * array. */
+fh_status fh_check_arrays(const fh_arrays *all);
+
+/* The same for the workspace, which is added to the arrays of the call. */
+fh_status fh_check_workspace_array(fh_arrays *all, void *workspace, int64_t bytes);
 
 /* The index lists, their lengths and the requests' offsets as arrays, without elements where the call has none. */
 fh_array fh_call_indices(const fh_call *call);
 fh_array fh_call_topk_length(const fh_call *call);
 fh_array fh_call_cu_seqlens_q(const fh_call *call);
+
+/* ---- Counters (counters.c) ---- */
+
+/* The smallest struct that is accepted. */
+#define FH_COUNTERS_LEAST FH_UP_TO(fh_counters, rows)
+
+/* What a run counted, added to the caller's struct, as far as that goes. */
+fh_status fh_add_counters(fh_counters *given, const fh_counters *ran);
+
+/* Sets the counters' kernel, or appends " + name" to it where a kernel stands there already. */
+void fh_name_kernel(fh_counters *counters, const char *name);
+
+/* ---- The call (call.c) ---- */
+
+/* Everything that fh_sparse_fwd would refuse were `wanted` the bytes of workspace that the call needs. */
+fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t wanted, fh_checked *checked);
 
 /* ---- Plans (plan.c)
  * ------------------------------------------------------------------------------------------------------- */
@@ -322,9 +337,6 @@ struct fh_back_end {
   uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
   fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
 };
-
-/* Sets the counters' kernel, or appends " + name" to it where a kernel stands there already. */
-void fh_name_kernel(fh_counters *counters, const char *name);
 
 /* FH_ERR_ARGUMENT for a stream on a device that has none. */
 fh_status fh_check_stream(const fh_device *device, const void *stream);

@@ -30,11 +30,3 @@ const char *fh_path_name(int32_t path) {
   const fh_path_info *info = fh_path_of(path);
   return info ? info->name : NULL;
 }
-
-fh_status fh_path_get_info(int32_t path, fh_path_info *info) {
-  const fh_status status = fh_check_path(path);
-  if (status) return status;
-  fh_path_info full = *fh_path_of(path);
-  full.devices = fh_devices_with_path(path);
-  return fh_struct_out("fh_path_info", info, FH_UP_TO(fh_path_info, writes_f32), &full, sizeof full);
-}

@@ -1,5 +1,6 @@
 -- The house: which module may know which. The rooms of lua/fewhead and their order stand in fewhead's _rooms.
 local fh = require "fewhead"
+local F = require "fewhead.base.ffi"
 local helper = require "spec.helper"
 
 local MODULES = helper.root .. "lua/fewhead/"
@@ -45,6 +46,64 @@ local function sorted_text(list)
   return table.concat(list, "\n")
 end
 
+-- The circles of a graph { node = { nodes it leads to } }, a line each.
+local function circles_of(targets)
+  local above, done, circles = {}, {}, {}
+  local function visit(node, path)
+    if above[node] then
+      circles[#circles + 1] = path
+      return
+    end
+    if done[node] then return end
+    above[node] = true
+    for _, to in ipairs(assert(targets[node], node)) do visit(to, path .. " -> " .. to) end
+    above[node], done[node] = nil, true
+  end
+  for node in pairs(targets) do visit(node, node) end
+  return sorted_text(circles)
+end
+
+-- What the object files of the library take from each other: { ["lib/call"] = { "lib/plan", .. } }, by their symbols. The
+-- kernels' own program is left out.
+local function objects()
+  local folder, defined, wanted, targets = F.path:match("^(.*/)[^/]*$") .. "obj/", {}, {}, {}
+  local nm = ([[for o in $(cd %s && find lib kernels -name '*.o'); do
+    for source in %s${o%%.o}.c*; do [ -f $source ] && echo %s$o; done; done | xargs nm -A]]):format(folder, helper.root, folder)
+  for line in helper.shell(nm):gmatch("[^\n]+") do
+    local name, kind, symbol = line:match("obj/([lk].-)%.o:.*(%a) (%S+)$")
+    if name and not name:find("/test/", 1, true) and not name:match("/cases$") then
+      targets[name], wanted[name] = targets[name] or {}, wanted[name] or {}
+      if kind == "U" then table.insert(wanted[name], symbol)
+      elseif kind:match("[TDRB]") then defined[symbol] = name end
+    end
+  end
+  for name, symbols in pairs(wanted) do
+    for _, symbol in ipairs(symbols) do
+      local to = defined[symbol]
+      if to and to ~= name then table.insert(targets[name], to) end
+    end
+  end
+  return targets
+end
+
+describe("the C side", function()
+  it("has no two files that need each other", function()
+    local targets = objects()
+    assert.is_table(targets["lib/call"])
+    assert.equal("", circles_of(targets))
+  end)
+
+  it("has no arrow from kernels/ to lib/", function()
+    local up = {}
+    for name, list in pairs(objects()) do
+      for _, to in ipairs(list) do
+        if name:match("^kernels/") and to:match("^lib/") then up[#up + 1] = name .. " -> " .. to end
+      end
+    end
+    assert.equal("", sorted_text(up))
+  end)
+end)
+
 describe("the house", function()
   it("has every module in one of its rooms, and every name of the facade there", function()
     local there = {}
@@ -69,20 +128,9 @@ describe("the house", function()
   end)
 
   it("has no circles", function()
-    local above, done, by_name, circles = {}, {}, {}, {}
-    for _, module in ipairs(modules()) do by_name[module.name] = module end
-    local function visit(name, path)
-      if above[name] then
-        circles[#circles + 1] = path .. " -> " .. name
-        return
-      end
-      if done[name] then return end
-      above[name] = true
-      for _, to in ipairs(required(assert(by_name[name], name))) do visit(to, path .. " -> " .. to) end
-      above[name], done[name] = nil, true
-    end
-    for name in pairs(by_name) do visit(name, name) end
-    assert.equal("", sorted_text(circles))
+    local targets = {}
+    for _, module in ipairs(modules()) do targets[module.name] = required(module) end
+    assert.equal("", circles_of(targets))
   end)
 
   it("reaches the facade from cli alone", function()
