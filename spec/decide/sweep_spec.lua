@@ -267,6 +267,14 @@ describe("a sweep", function()
     assert.is_nil(tostring(small()):find("layout"))
   end)
 
+  it("takes a device or its name, in this process too", function()
+    local sweep = fh.sweep { s_q = 2, heads = 8, pattern = "uniform", s_kv = 64, topk = 64, device = "cpu", max_seconds = 0 }
+    assert.same({ 1, "cpu" }, { sweep.cells, sweep.run.kind })
+    local none, err = fh.sweep { s_q = 2, device = "abacus" }
+    assert.is_nil(none)
+    assert.matches('^name: got "abacus"', err)
+  end)
+
   it("has a column for every field that varies: ratio, topk, preset, heads, device", function()
     local some = require "spec.report.some_records"
     local path = helper.write(os.tmpname(), some.text {

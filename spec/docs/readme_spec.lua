@@ -1,4 +1,6 @@
--- Runs what the documents show: every block of shell, Lua and C in README.md and docs/ is taken from the file as it stands.
+-- Runs what the documents show: every block of shell, Lua and C in README.md and docs/ is taken from the file as it stands. A Lua
+-- block that starts with a comment with a file's name is written to that file. One that starts with "in FILE" is put into that file
+-- of a copy of the modules, with which all commands run.
 local ffi = require "ffi"
 local helper = require "spec.helper"
 local plugin = require "spec.plugin"
@@ -45,7 +47,7 @@ local QUICK = {
 -- A command as this machine can run it in seconds: on the CPU, with quick options; make only says what it would do.
 local function quick(command)
   command = command:gsub("%s+#.*$", ""):gsub("cuda:0", "cpu"):gsub(" %-%-prior %d+", "")
-  if command:find("^make ") then return "cd CHECKOUT && make -n " .. command:sub(6) .. " >/dev/null" end
+  if command:find("^make%f[%s%z]") then return "cd CHECKOUT && make -n" .. command:sub(5) .. " >/dev/null" end
   for _, change in ipairs(QUICK) do
     if command:find(change[1]) then command = command .. change[2] end
   end
@@ -62,11 +64,31 @@ local function npy(shape, value)
   return "\147NUMPY\1\0" .. string.char(#header, 0) .. header .. ffi.string(data, count * 4)
 end
 
+-- The file of the checkout that a block is to be put into, nil for others.
+local function target_of(block) return block.text:match("^%-%- in (lua/%S+%.lua)\n") end
+
+-- Put a block in front of the last entry of a file: the comment that precedes it says so.
+local LAST_ENTRY = "-- What stands for a function; no name that one could give.\n"
+local function put(folder, block)
+  local path = folder .. target_of(block)
+  local before, after = helper.read(path):match("^(.*)(" .. LAST_ENTRY:gsub("%p", "%%%0") .. ".*)$")
+  assert(before, path .. ": no place for a block")
+  helper.write(path, before .. block.text .. "\n" .. after)
+end
+
 -- A folder in which the documents' commands find what they name.
 local function workplace()
   local folder = helper.folder()
-  helper.shell(("cd %s && ln -s %s/fewhead %s/lib %s/build . && mkdir pc results results/local && "
-    .. "ln -s %s/results/nvidia-h200 results"):format(folder, process.root, process.root, process.root, process.root))
+  local root = helper.quoted(process.root)
+  local _, status = helper.shell(("cd %s && cp -R %s/fewhead %s/lua . && ln -s %s/lib %s/build %s/experiments . && "
+    .. "mkdir pc results results/local && ln -s %s/results/nvidia-h200 results"):format(folder, root, root, root, root, root,
+    root))
+  assert(status == 0)
+  each("lua", function(block)
+    local name = block.text:match("^%-%- ([%w_]+%.lua)")
+    if target_of(block) then put(folder, block)
+    elseif name then helper.write(folder .. name, block.text) end
+  end)
   helper.write(folder .. "mine.c", plugin.source())
   each("c", function(block) helper.write(folder .. "program.c", block.text) end)
   local pc = helper.read(process.root .. "/fewhead.pc.in"):gsub("@(%u+)@",
@@ -116,6 +138,7 @@ describe("The documents", function()
   end)
 
   each("lua", function(block, where)
+    if target_of(block) then return end -- commands run it
     it("show Lua that runs: " .. where, function()
       helper.write(folder .. "script.lua", block.text)
       local status, out, err = process.run("./fewhead run script.lua", { cwd = folder, env = env })
@@ -156,9 +179,22 @@ describe("The documents", function()
     assert.same({ 0, "", "" }, { status, printed, err })
   end)
 
+  it("mark the commands that need a GPU in the guide", function()
+    local count = 0
+    each("sh", function(block)
+      for line in block.document == "docs/guide.md" and block.text:gmatch("[^\n]+") or function() end do
+        if line:find("cuda", 1, true) then
+          count = count + 1
+          assert.is_truthy(line:find("# needs a GPU", 1, true), line)
+        end
+      end
+    end)
+    assert.is_true(count > 0)
+  end)
+
   it("name modules of the facade alone", function()
     local fh = require "fewhead"
-    for _, document in ipairs { "README.md", "docs/api.md" } do
+    for _, document in ipairs { "README.md", "docs/api.md", "docs/guide.md" } do
       for name in helper.read(process.root .. "/" .. document):gmatch("`fh%.([%w_]+)`") do
         assert.is_truthy(fh._room[name], document .. ": fh." .. name)
       end

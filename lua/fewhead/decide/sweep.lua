@@ -108,9 +108,11 @@ local function task_of(options, level)
   end
   compare.check_costs("sweep", task.how.costs, own.paths or M.paths, level + 1)
   if own.seconds == 0 then own.seconds, own.max_seconds = nil, 0 end -- the fewest samples, however long they take
-  if not task.own.worker then -- else the worker process says what is wrong with the two
-    local dev = device.check("sweep: device", task.own.device or device.default(), level + 1)
-    compare.expand("sweep: paths", task.own.paths or M.paths, dev, level + 1)
+  if not own.worker then -- else the worker process says what is wrong with the two
+    local dev = own.device or device.default()
+    if type(dev) == "string" then dev = device.open(dev) end -- nil: the run says why
+    task.device = dev and device.check("sweep: device", dev, level + 1)
+    if dev then compare.expand("sweep: paths", own.paths or M.paths, dev, level + 1) end
   end
   local of_cells = { axes = options.axes }
   for _, key in ipairs(axis.keys) do of_cells[key] = options[key] end
@@ -163,8 +165,8 @@ end
 local function open_bench(task)
   local own = task.own
   return require("fewhead.decide.cell").open {
-    device = own.device, paths = own.paths or M.paths, how = task.how, argv = own.argv, run = own.run, worker = own.worker,
-    rates = own.seconds ~= nil,
+    device = task.device or own.device, paths = own.paths or M.paths, how = task.how, argv = own.argv, run = own.run,
+    worker = own.worker, rates = own.seconds ~= nil,
   }
 end
 
@@ -465,7 +467,7 @@ end
 -- fh.axis.grid, zip, derive and where make. The cells are every combination, s_q the slowest; a cell that stands there twice is
 -- measured once. And
 --   paths        as fh.compare takes them ({ "padded", "native" }), providers too
---   device       default device.default(); its name where worker is true
+--   device       a device or its name, default device.default(); its name where worker is true
 --   worker       true: the cells run in a process of their own (fewhead.measure.worker); one that crashes, hangs or loses the
 --                device is a record with status "error" and `failure`, and the next cell runs in a new process. Where a pattern
 --                is a function all cells run in this process, and run.process of the records says "script"
