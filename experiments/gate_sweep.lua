@@ -13,7 +13,7 @@ local of = fh.sweep.rows.by_key -- the options of fh.sweep that this script has 
 for _, row in ipairs {
   { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 }, "provider", "device",
   fh.option.like(of.seconds, { default = 170 }), fh.option.like(of.cell_seconds, { default = fh.sweep.cell_seconds, lo = 1 }),
-  of.max_bytes, of.cold, of.min_samples, of.shard,
+  of.max_bytes, of.cold, of.min_samples, of.samples, of.profile, of.shard,
   { "--resume", "RUN", "go on with the run in this folder (default: the latest in --out); what it has is not measured again",
     optional = true },
   fh.option.like(of.retry_failed, { with = { resume = true } }),
@@ -49,7 +49,8 @@ local device = opt.device or fh.device.default_name()
 local task = {
   paths = { "padded", "native", "auto", unpack(opt.provider) }, s_q = sizes[device:match("^%a+")] or sizes.cpu, device = device,
   cold = opt.cold or nil, seconds = opt.seconds, cell_seconds = opt.cell_seconds, max_bytes = opt.max_bytes, shard = opt.shard,
-  min_samples = opt.min_samples, retry_failed = opt.retry_failed or nil, worker = true, argv = arg,
+  min_samples = opt.min_samples, samples = opt.samples or nil, profile = opt.profile or nil,
+  retry_failed = opt.retry_failed or nil, worker = true, argv = arg,
 }
 for _, key in ipairs(fh.axis.keys) do task[key] = opt[key] or task[key] end
 
@@ -100,6 +101,10 @@ if #sweep.records == 0 then
   return opt.shard and sweep.planned == 0 and 0 or fh.cli.FAILED
 end
 
+if opt.profile then
+  print(("%s\n%s\nprofiled, not timed; written: %s/records.jsonl"):format(tostring(sweep), sweep:summary(), sweep.folder))
+  return #sweep.failed == 0 and 0 or fh.cli.FAILED
+end
 local gate, gate_error = fh.gate.fit(sweep)
 local report = fh.gate_report.make {
   title = "Gate sweep: " .. opt.preset, sweep = sweep, gate = gate, gate_error = gate_error, min_sq = min_sq,

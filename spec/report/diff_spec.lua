@@ -31,6 +31,15 @@ describe("diff of one cell", function()
     assert.same({ "same" }, { outcome(record(100, { time = noisy }), later(104, { time = noisy })) })
   end)
 
+  it("takes no difference for one that a path had to itself, by the noise floor of either record", function()
+    local function floor(share) return { time = { noise_floor = share } } end
+    assert.equal("slower", (outcome(record(100, floor(0.01)), later(104, floor(0.01)))))
+    assert.not_equal("slower", (outcome(record(100, floor(0.05)), later(104))))
+    assert.not_equal("slower", (outcome(record(100), later(104, floor(0.05)))))
+    assert.equal("slower", (outcome(record(100, floor(0.05)), later(110, floor(0.05)))))
+    assert.same({ "unclear", "a path differed from itself by 25 %" }, { outcome(record(100, floor(0.25)), later(100)) })
+  end)
+
   it("takes a difference of less than `least` for none", function()
     assert.equal("slower", (outcome(record(100), later(104), { least = 0.02 })))
     assert.equal("same", (outcome(record(100), later(104), { least = 0.05 })))

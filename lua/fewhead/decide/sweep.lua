@@ -65,7 +65,10 @@ local OWN = option.rows("sweep", {
 
 -- Options that a sweep hands on to fewhead.compare.
 local COMPARE = {}
-for i, key in ipairs { "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant", "costs" } do
+for i, key in ipairs {
+  "cold", "min_samples", "max_samples", "rel_ci", "sample", "group", "row_invariant", "costs", "samples",
+  "profile",
+} do
   COMPARE[i] = compare.rows.by_key[key]
 end
 
@@ -389,7 +392,9 @@ end
 -- Everything that is there before the first cell. A job | nil, err.
 local function open_job(task)
   local sweep = new()
-  local err
+  local found, err = not task.how.profile, nil
+  if not found then found, err = require("fewhead.device.nvtx").find() end
+  if not found then return nil, "profile: " .. err end
   sweep.cells, sweep.planned, sweep.measured, sweep.reused, sweep.unfit, sweep.failed = 0, #task.cells, 0, 0, {}, {}
   sweep.duplicates, sweep.shard = task.plan.duplicates, task.shard
   local job = { task = task, sweep = sweep, list = {}, done = {}, unfit = {}, took = 0, guessed = 0 }
@@ -490,7 +495,7 @@ end
 --   interrupted  function() -> true to stop; the cell at hand is dropped, those before are kept
 --   on_interrupt with worker: function() called when an interrupt is heard while a cell runs
 --   argv, run    the words of the command, or a whole header of fh.run, for the records
---   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant, costs   as fh.compare takes them
+--   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant, costs, samples, profile   as fh.compare takes them
 -- Returns { records =, cells = how many were measured, reused or refused, planned =, measured =, reused =, duplicates =, unfit =
 -- names of cells that time ran out for, failed = names, interrupted = boolean, noise_floor =, folder =, write_error = why the
 -- file lacks records: a disk that was full, say }; nil, err when the file cannot be made or the device not be opened.

@@ -12,6 +12,7 @@ local F = require "fewhead.base.ffi"
 local device = require "fewhead.device.device"
 local option = require "fewhead.base.option"
 local isolate = require "fewhead.measure.isolate"
+local nvtx = require "fewhead.device.nvtx"
 local json = require "fewhead.base.json"
 local parity = require "fewhead.measure.parity"
 local paths = require "fewhead.device.path"
@@ -41,6 +42,8 @@ M.rows = option.rows("compare", {
   { "--provider-seconds", "NUMBER", "a provider hangs after this long", lo = 0 },
   { "phase", "FUNCTION", "told what comes next" },
   { "--three-way", "BOOLEAN", "each path beside the first one and the reference" },
+  { "--samples", nil, "keep every sample in the records" },
+  { "--profile", nil, "time nothing: one launch of each path in an NVTX range, for nsys profile" },
   unpack(timing.rows.list),
 })
 local HERE = { device = true, run = true } -- stay on this side where a race runs in another process; functions do too
@@ -350,6 +353,42 @@ local function look_three_ways(race)
   return found
 end
 
+-- One launch of a path, warm, in an NVTX range of its name: true | nil, err.
+local function profile_one(race, path, outputs, ranges)
+  local name, with = providers.name_of(path), pick(race.opts, { "group", "row_invariant", "costs" })
+  race.opts.phase("profile", name)
+  if not is_provider(path) and paths.get(path).wants_plan then with.plan = race.plan end
+  local run, release = race.problem:runner(path, outputs, with)
+  if not run then return nil, release end
+  local function launch()
+    local ok, err = F.check(run())
+    if ok then ok, err = race.problem.device:synchronize() end
+    return ok, err
+  end
+  local ok, err = launch()
+  if ok then
+    ranges.push(("fewhead %s: %s"):format(name, race.problem.case:id()))
+    ok, err = launch()
+    ranges.pop()
+  end
+  release()
+  return ok, err
+end
+
+-- That for each path that passed: no times | nil, err.
+local function profile_all(race)
+  local ranges, err = nvtx.open()
+  if not ranges then return nil, "profile: " .. err end
+  local outputs
+  outputs, err = race.problem:outputs()
+  local ok = outputs ~= nil
+  for i, path in ipairs(race.list) do
+    if ok and race.checks[i].status == "pass" then ok, err = profile_one(race, path, outputs, ranges) end
+  end
+  if outputs then outputs:free() end
+  return ok and {} or nil, err
+end
+
 -- Records of a race that was run, in the order of its list.
 local function records_of(race, times, three_ways)
   local list, base = {}, times[providers.name_of(race.list[1])]
@@ -361,6 +400,7 @@ local function records_of(race, times, three_ways)
       work = race.checks[i].work, verdict = M.verdict(time, base, times.noise, providers.name_of(race.list[1])),
       more = { three_way = three_ways[i] },
     }
+    if time and race.opts.samples then list[i].time.samples = json.array(time.samples) end
   end
   return list
 end
@@ -371,7 +411,7 @@ local function race_all(case, dev, list, opts)
   if not problem then return nil, err end
   local race, times = { problem = problem, list = list, opts = opts, checks = {} }, nil
   err = check_all(race)
-  if not err then times, err = time_all(race) end
+  if not err then times, err = (opts.profile and profile_all or time_all)(race) end
   if race.want then race.want.free() end
   if race.plan then race.plan:free() end
   if not times then return nil, err end
@@ -457,17 +497,19 @@ local function race_somewhere(case, dev, list, opts)
 end
 
 --- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
--- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run (default:
--- a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a second); group,
--- row_invariant and costs, as problem:call takes them; canaries, as parity.check has it; phase, a function("parity", path) or
--- ("timing") called before each; three_way = true: records get three_way, what parity.three_way says of the path beside the
--- first one; and those of fewhead.timing. Returns an object with .records (fh.record, one a path, in order), .noise,
--- :record(path) and tostring; nil, message where the case does not fit the device or a timed run fails. A refused path is a
--- record whose parity is "invalid" and says why. A provider that fails to run is a record with "error"; one that changes its
--- inputs, or that is wrong after it was timed, is one with "fail": it has no time, and the others stand. A race with providers
--- runs in a worker process (fewhead.measure.worker), on a CPU and a GPU alike: one that crashes, ends the process, loses the
--- device or takes longer than provider_seconds (120) for one call is a record with "error" and `failure`, and the others are
--- measured in a new process. Only with clock or stopwatch, and where the case's pattern is a function, it runs in this one.
+-- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run
+-- (default: a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a
+-- second); group, row_invariant and costs, as problem:call takes them; canaries, as parity.check has it; phase, a
+-- function("parity", path) or ("timing") called before each; three_way = true: records get three_way, what parity.three_way says
+-- of the path beside the first one; samples = true: records keep every sample, time.samples in microseconds; profile = true: no
+-- times, one launch of each path in an NVTX range (fewhead.device.nvtx); and those of fewhead.timing. Returns an object with
+-- .records (fh.record, one a path, in order), .noise, :record(path) and tostring; nil, message where the case does not fit the
+-- device or a timed run fails. A refused path is a record whose parity is "invalid" and says why. A provider that fails to run
+-- is a record with "error"; one that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no
+-- time, and the others stand. A race with providers runs in a worker process (fewhead.measure.worker), on a CPU and a GPU alike:
+-- one that crashes, ends the process, loses the device or takes longer than provider_seconds (120) for one call is a record with
+-- "error" and `failure`, and the others are measured in a new process. Only with clock or stopwatch, and where the case's
+-- pattern is a function, it runs in this one.
 function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)

@@ -16,7 +16,8 @@
 --   time              { median_us, p05_us, p95_us, n, l2 = "hot" | "cold", noise_floor, dropped, .. } of fh.timing; nil without
 --                     a pass. noise_floor: of the comparison, how far one path differed from itself, 0.01 = 1 %; dropped: samples
 --                     left out since the process was stopped in them; clock_mhz, memory_mhz, throttle, throttled,
---                     dropped_throttled: the clocks, where run.clocks says that they can be read
+--                     dropped_throttled: the clocks, where run.clocks says that they can be read; samples: where asked for,
+--                     all of them in microseconds, in the order in which the paths took turns
 --   work              { path = the path that ran, rows, by_path, useful_flops, executed_flops, bytes, waste }, where known; waste
 --                     is the share of the executed FLOPs that multiplied padding
 --   verdict           { verdict, ratio, lo, hi, against = a path }, beside another path of the same comparison

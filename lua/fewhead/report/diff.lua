@@ -14,8 +14,9 @@
 --
 -- Noise: each record stores the 95 % interval of its median and the 5th and 95th percentile of its samples. The interval of the
 -- change runs from NEW's lower end over OLD's upper end to the reverse. A change counts when this interval lies beyond 1 by more
--- than `least` and each median lies outside the other's percentiles: runs made at different times also differ by drift, which
--- the interval of a median does not contain. Drift that moves all arms of a case alike is named in the note.
+-- than `least` and than the noise floors of both records (how far a path differed from itself), and each median lies outside the
+-- other's percentiles: runs made at different times also differ by drift, which the interval of a median does not contain. Drift
+-- that moves all arms of a case alike is named in the note.
 local args = require "fewhead.base.arguments"
 local axes = require "fewhead.record.axes"
 local records = require "fewhead.record.record"
@@ -68,12 +69,16 @@ local function judge(old, new, least)
   local b_lo, b_hi = interval(b)
   if a_lo == 0 or b_lo == 0 then return "unclear", change, nil, nil, "a time of 0 us" end
   local lo, hi = b_lo / a_hi, b_hi / a_lo
-  local outcome = lo > 1 + least and "slower" or hi < 1 / (1 + least) and "faster" or nil
+  local floor = math.max(least, a.noise_floor or 0, b.noise_floor or 0) -- less than a path differed from itself shows nothing
+  local outcome = lo > 1 + floor and "slower" or hi < 1 / (1 + floor) and "faster" or nil
   if outcome then
     local apart = outcome == "slower" and b.median_us > a.p95_us and a.median_us < b.p05_us
       or outcome == "faster" and b.median_us < a.p05_us and a.median_us > b.p95_us
     if apart then return outcome, change, lo, hi end
     return "unclear", change, lo, hi, "within the spread of the samples"
+  end
+  if floor > VISIBLE then
+    return "unclear", change, lo, hi, ("a path differed from itself by %.0f %%"):format(100 * floor)
   end
   if hi > 1 + VISIBLE or lo < 1 / (1 + VISIBLE) then
     return "unclear", change, lo, hi, ("noise hides changes up to %.0f %%"):format(100 * (math.sqrt(hi / lo) - 1))
