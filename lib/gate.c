@@ -73,9 +73,53 @@ fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes)
 
 int32_t fh_padded_heads(int64_t heads) { return heads < 1 || heads > 128 ? 0 : heads <= 64 ? 64 : 128; }
 
+/* Why the rule answers what it answers: the reasons for padded first. */
+typedef enum reason { OFF, NO_HEADS, TOO_MANY_HEADS, ALL_REAL, FEW_ROWS, EVERY_CHUNK, ENOUGH_ROWS } reason;
+
+static reason reason_of(const fh_gate *gate, int64_t heads, int64_t padded_heads, int64_t s_q) {
+  if (!gate->enabled) return OFF;
+  if (heads <= 0) return NO_HEADS;
+  if (padded_heads <= 0) return TOO_MANY_HEADS;
+  if (heads >= padded_heads) return ALL_REAL;
+  if (s_q < gate->min_sq) return FEW_ROWS;
+  return gate->min_sq == 0 ? EVERY_CHUNK : ENOUGH_ROWS;
+}
+
 int32_t fh_gate_native(const fh_gate *gate, int64_t n_local_heads, int64_t padded_heads, int64_t s_q) {
-  return gate && gate->struct_size >= GATE_LEAST && gate->struct_size <= sizeof *gate && gate->enabled &&
-         n_local_heads > 0 && n_local_heads < padded_heads && s_q >= gate->min_sq;
+  return gate && gate->struct_size >= GATE_LEAST && gate->struct_size <= sizeof *gate &&
+         reason_of(gate, n_local_heads, padded_heads, s_q) >= EVERY_CHUNK;
+}
+
+fh_status fh_gate_explain(const fh_gate *given, int64_t heads, int64_t padded_heads, int64_t s_q, char *text,
+                          uint64_t bytes) {
+  fh_gate gate;
+  char discarded[1];
+  const fh_status status = fh_struct_in("fh_gate", given, GATE_LEAST, &gate, sizeof gate);
+  if (status) return status;
+  if (!text && bytes) return fh_fail_null("text");
+  char *to = bytes ? text : discarded;
+  const size_t room = bytes ? bytes : sizeof discarded;
+#define SAY(format, ...) snprintf(to, room, format, __VA_ARGS__)
+  switch (reason_of(&gate, heads, padded_heads, s_q)) {
+    case OFF: SAY("%s", "padded: the native path is off"); break;
+    case NO_HEADS: SAY("padded: %" PRId64 " local heads: nothing to run natively", heads); break;
+    case TOO_MANY_HEADS:
+      SAY("padded: %" PRId64 " local heads are more than the 128 a padded kernel takes", heads);
+      break;
+    case ALL_REAL:
+      SAY("padded: %" PRId64 " local heads fill the %" PRId64 " padded ones: no head is padding", heads, padded_heads);
+      break;
+    case FEW_ROWS: SAY("padded: s_q %" PRId64 " < MIN_SQ %" PRId64, s_q, gate.min_sq); break;
+    case EVERY_CHUNK:
+      SAY("native: MIN_SQ 0 takes every chunk, and %" PRId64 " of %" PRId64 " heads are real", heads, padded_heads);
+      break;
+    case ENOUGH_ROWS:
+      SAY("native: s_q %" PRId64 " >= MIN_SQ %" PRId64 ", and %" PRId64 " of %" PRId64 " heads are real", s_q,
+          gate.min_sq, heads, padded_heads);
+      break;
+  }
+#undef SAY
+  return FH_OK;
 }
 
 fh_status fh_tp_heads(int64_t heads, int64_t ranks, int32_t virtual_heads, int64_t *local, int64_t *added) {

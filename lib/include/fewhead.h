@@ -521,6 +521,11 @@ int32_t fh_padded_heads(int64_t heads);
  * if gate is NULL. */
 int32_t fh_gate_native(const fh_gate *gate, int64_t n_local_heads, int64_t padded_heads, int64_t s_q);
 
+/* Writes what fh_gate_native answers and why: "padded: s_q 512 < MIN_SQ 2048". The line is cut to `bytes`, its final 0
+ * included. FH_ERR_ARGUMENT if text is NULL and bytes is not 0. */
+fh_status fh_gate_explain(const fh_gate *gate, int64_t n_local_heads, int64_t padded_heads, int64_t s_q, char *text,
+                          uint64_t bytes);
+
 /* Sets *local to the heads of each rank under tensor parallelism. heads % ranks != 0 is refused (FH_ERR_SHAPE) unless
  * virtual_heads is 1: then every rank gets ceil(heads / ranks), and *added counts the zero heads added at the end. No
  * head is ever lost. */

@@ -137,8 +137,22 @@ static void rule(void) {
       {64, 64, 8192, 0},  {65, 64, 8192, 0},   {0, 64, 8192, 0},    {-1, 64, 8192, 0},
       {64, 128, 2048, 1}, {127, 128, 2048, 1}, {128, 128, 2048, 0}, {8, 0, 2048, 0},
   };
-  for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+  char text[128];
+  for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+    CHECK_INT(fh_gate_explain(&gate, published[i].local, published[i].padded, published[i].s_q, text, sizeof text),
+              FH_OK);
+    CHECK(strstr(text, published[i].native ? "native: " : "padded: ") == text);
     CHECK_INT(fh_gate_native(&gate, published[i].local, published[i].padded, published[i].s_q), published[i].native);
+  }
+  CHECK_INT(fh_gate_explain(&gate, 8, 64, 2047, text, sizeof text), FH_OK);
+  CHECK_STR(text, "padded: s_q 2047 < MIN_SQ 2048");
+  CHECK_INT(fh_gate_explain(&gate, 8, 64, 2048, text, sizeof text), FH_OK);
+  CHECK_STR(text, "native: s_q 2048 >= MIN_SQ 2048, and 8 of 64 heads are real");
+  CHECK_INT(fh_gate_explain(&gate, 8, 64, 2048, text, 9), FH_OK);
+  CHECK_STR(text, "native: ");
+  CHECK_INT(fh_gate_explain(&gate, 8, 64, 2048, NULL, 0), FH_OK);
+  REFUSED(fh_gate_explain(&gate, 8, 64, 2048, NULL, 1), FH_ERR_ARGUMENT, "text: got NULL, wanted a pointer");
+  REFUSED(fh_gate_explain(NULL, 8, 64, 2048, text, 9), FH_ERR_ARGUMENT, "fh_gate: got NULL, wanted a pointer");
   gate.min_sq = 0;
   CHECK_INT(fh_gate_native(&gate, 8, 64, 0), 1);
   gate.enabled = 0;

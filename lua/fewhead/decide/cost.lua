@@ -10,6 +10,7 @@
 
 local args = require "fewhead.base.arguments"
 local F = require "fewhead.base.ffi"
+local devices = require "fewhead.device.device"
 local paths = require "fewhead.device.path"
 local records = require "fewhead.record.record"
 
@@ -242,38 +243,60 @@ function Cost:all(s_q)
   return us
 end
 
--- The first of the paths that are taken(name) and that none of them undercuts.
-local function cheapest(self, s_q, taken)
-  local best
-  for _, path in ipairs(PATHS) do
-    if taken(path) and (not best or at(self, path, s_q) < at(self, best, s_q)) then best = path end
-  end
-  return best
-end
-
---- What FH_AUTO does with a chunk of s_q >= 1 rows whose lists are like those measured, by the fitted costs and without a plan
--- at hand: the path that most groups take and its expected microseconds, a plan that it builds included; nil without costs.
-function Cost:auto(s_q)
-  args.number("cost:auto: s_q", s_q, 1, nil, 2)
-  if not self.costs then return nil end
-  local points = self.medians.gather
+-- The measured point of a path whose lists those of s_q rows are like: the one with the most rows up to s_q, else the first.
+local function like_of(self, path, s_q)
+  local points = self.medians[path]
   local like = points[1]
   for _, point in ipairs(points) do
     if point.s_q <= s_q then like = point end
   end
-  local case, group = like.record.case, group_of(self.heads)
-  local keys = like.record.work.useful_flops / like.s_q * s_q / (2 * case.h_q * (case.d_qk + case.d_v))
-  local work, packs = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work") }), ffi.new("int32_t[1]")
-  work.rows, work.keys, work.h_q, work.h_pad, work.d_qk, work.d_v = s_q, keys, case.h_q, case.h_pad, case.d_qk, case.d_v
+  return like
+end
+
+-- fh_work of s_q rows that are like those measured, and the record of those.
+local function work_of(self, s_q)
+  local gather, packed = like_of(self, "gather", s_q), like_of(self, "packed", s_q)
+  local case, group = gather.record.case, group_of(self.heads)
+  local per_key = 2 * (case.d_qk + case.d_v)
+  local work = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work") })
+  work.rows, work.h_q, work.h_pad, work.d_qk, work.d_v = s_q, case.h_q, case.h_pad, case.d_qk, case.d_v
+  work.keys = gather.record.work.useful_flops / gather.s_q * s_q / (per_key * case.h_q)
   work.groups, work.group = group > 1 and math.ceil(s_q / group) or 0, group
+  work.entries = packed.gflop_a_row * 1e9 * s_q / (per_key * case.h_q * group)
+  return work, gather.record
+end
+
+--- What FH_AUTO does with a chunk of s_q >= 1 rows whose lists are like those measured, by the fitted costs and without a plan
+-- at hand: the path that the library takes (fh_costs_packs, fh_costs_choose), the one of most groups where a plan decides, and
+-- its expected microseconds, a plan that it builds included; nil without costs.
+function Cost:auto(s_q)
+  args.number("cost:auto: s_q", s_q, 1, nil, 2)
+  if not self.costs then return nil end
+  local work, packs, path = work_of(self, s_q), ffi.new("int32_t[1]"), ffi.new("int32_t[1]")
   assert(F.check(C.fh_costs_packs(self.costs, work, 0, 0, packs)))
-  local path, plan = cheapest(self, s_q, function(name) return not ON_GROUPS[name] end), 0
+  assert(F.check(C.fh_costs_choose(self.costs, work, 1 - packs[0], path, nil, 0)))
+  local name, plan, x = F.path_names[path[0]], 0, self.costs.plan
   if packs[0] == 1 then
-    local x = self.costs.plan
     plan = x.call_us + x.unit_us * tonumber(work.groups) + x.gflop_us * C.fh_work_gflop(work, F.paths.gather)
-    path = cheapest(self, s_q, function(name) return name == path or ON_GROUPS[name] end)
   end
-  return path, at(self, path, s_q) + plan
+  return name, at(self, name, s_q) + plan
+end
+
+local LINE_BYTES = 2048 -- more than any line of fh_explain
+local cpu -- opened; whose costs do not matter
+
+--- What FH_AUTO makes of such a chunk and why, in one line of the library (fh_explain) by the fitted costs; nil without costs.
+function Cost:explain(s_q)
+  args.integer("cost:explain: s_q", s_q, 1, nil, 2)
+  if not self.costs then return nil end
+  local work, record = work_of(self, s_q)
+  local call, line = ffi.new("fh_call"), ffi.new("char[?]", LINE_BYTES)
+  local keys = math.floor(tonumber(work.keys) / s_q + 0.5) -- of a row
+  assert(F.check(C.fh_call_init(call, ffi.sizeof(call), s_q, record.case.s_kv, work.h_q, work.d_qk, keys)))
+  call.h_pad, call.costs = work.h_pad, self.costs
+  cpu = cpu or assert(devices.open("cpu", { threads = 1, isa = "generic" }))
+  assert(F.check(C.fh_explain(cpu.handle, call, line, LINE_BYTES)))
+  return ffi.string(line)
 end
 
 --- Expected microseconds of "padded", "gather", "packed" or "native" for a chunk of s_q >= 1 rows; nil when not measured.

@@ -27,6 +27,8 @@ M.UNDECIDED = "not decided, measure longer (--seconds): no recommendation"
 local MOST_ROWS = 2 ^ 53 - 1
 local MOST_HEADS = 2 ^ 31 - 1
 
+local LINE_BYTES = 512 -- more than any line of fh_gate_explain
+
 local Gate = {}
 Gate.__index = Gate
 Gate.__name = "gate"
@@ -113,8 +115,8 @@ Explanation.__index = Explanation
 
 --- Which path a chunk takes and why. query = { s_q =, heads = (default: those the gate was fitted to), padded_heads = }. Returns
 -- { path = "native" | "padded", reason = in words, s_q =, heads =, padded_heads =, cost_us = { padded =, gather =, packed =,
--- native = } when the gate has a cost model whose case has this many heads, and with it auto = { path =, us = }, what FH_AUTO
--- would do instead (fh.cost) }; it prints as one line.
+-- native = } when the gate has a cost model whose case has this many heads, and with it auto = { path =, us =, why = in the
+-- library's words }, what FH_AUTO would do instead (fh.cost) }; it prints as one line, and with auto as two.
 function Gate:explain(query)
   query = args.options("gate:explain", query, { "s_q", "heads", "padded_heads" }, 2)
   local s_q = args.integer("gate:explain: s_q", query.s_q, 0, MOST_ROWS, 2)
@@ -123,29 +125,15 @@ function Gate:explain(query)
   args.integer("gate:explain: heads", heads, -MOST_HEADS, MOST_HEADS, 2)
   local padded_heads = query.padded_heads or C.fh_padded_heads(heads)
   args.integer("gate:explain: padded_heads", padded_heads, 0, MOST_HEADS, 2)
-  local native = C.fh_gate_native(self.struct, heads, padded_heads, s_q) == 1
-  local reason
-  if not self.enabled then
-    reason = "the native path is off"
-  elseif heads <= 0 then
-    reason = ("%d local heads: nothing to run natively"):format(heads)
-  elseif padded_heads == 0 then
-    reason = ("%d local heads are more than the 128 a padded kernel takes"):format(heads)
-  elseif heads >= padded_heads then
-    reason = ("%d local heads fill the %d padded ones: no head is padding"):format(heads, padded_heads)
-  elseif s_q < self.min_sq then
-    reason = ("s_q %d < MIN_SQ %s"):format(s_q, self:threshold())
-  elseif self.min_sq == 0 then
-    reason = ("MIN_SQ 0 takes every chunk, and %d of %d heads are real"):format(heads, padded_heads)
-  else
-    reason = ("s_q %d >= MIN_SQ %s, and %d of %d heads are real"):format(s_q, self:threshold(), heads, padded_heads)
-  end
+  local line = ffi.new("char[?]", LINE_BYTES)
+  assert(F.check(C.fh_gate_explain(self.struct, heads, padded_heads, s_q, line, LINE_BYTES)))
+  local path, reason = ffi.string(line):match("^(%a+): (.*)$")
   local cost_us, auto
   if self.cost and self.cost.heads == heads and s_q > 0 then
-    local path, us = self.cost:auto(s_q)
-    cost_us, auto = self.cost:all(s_q), path and { path = path, us = us }
+    local taken, us = self.cost:auto(s_q)
+    cost_us, auto = self.cost:all(s_q), taken and { path = taken, us = us, why = self.cost:explain(s_q) }
   end
-  return setmetatable({ path = native and "native" or "padded", reason = reason, s_q = s_q, heads = heads,
+  return setmetatable({ path = path, reason = reason, s_q = s_q, heads = heads,
     padded_heads = padded_heads, cost_us = cost_us, auto = auto }, Explanation)
 end
 
@@ -157,8 +145,8 @@ function Explanation:__tostring()
   for _, path in ipairs(require("fewhead.device.path").candidates()) do
     if self.cost_us[path] then costs[#costs + 1] = ("%s %s"):format(path, tables.time(self.cost_us[path])) end
   end
-  local auto = self.auto and ("; auto: %s, %s"):format(self.auto.path, tables.time(self.auto.us)) or ""
-  return ("%s (expected: %s%s)"):format(text, table.concat(costs, ", "), auto)
+  local auto = self.auto and ("\nauto: %s"):format(self.auto.why) or ""
+  return ("%s (expected: %s)%s"):format(text, table.concat(costs, ", "), auto)
 end
 
 --- The shell line that sets this gate in an engine; nil for a fit that did not come to an answer.
