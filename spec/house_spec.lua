@@ -9,7 +9,7 @@ local MODULES = helper.root .. "lua/fewhead/"
 local STATED_ELSEWHERE = {
   ["cli.main"] = "spec/launcher_spec.lua", ["cli.cli"] = "spec/launcher_spec.lua", ["cli.parity"] = "spec/measure/grid_spec.lua",
   ["decide.cost"] = "spec/decide/gate_spec.lua", ["decide.curve"] = "spec/decide/gate_spec.lua",
-  ["cli.merge"] = "spec/record/merge_spec.lua",
+  ["cli.bundle"] = "spec/report/bundle_spec.lua", ["cli.merge"] = "spec/record/merge_spec.lua",
   ["cli.worker"] = "spec/measure/worker_spec.lua",
   ["decide.rate"] = "spec/decide/cells_spec.lua",
   ["decide.score"] = "spec/decide/gate_spec.lua", ["measure.chunk"] = "spec/decide/layers_spec.lua",

@@ -14,13 +14,13 @@ M._rooms = {
   { "device", { "path", "device", "tensor", "plan", "provider", "costs" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "file", "record", "run", "store", "axes" } },
-  { "measure", { "parity", "timing", "stats", "compare", "grid", "chunk", "flips", "assert" } },
+  { "measure", { "parity", "timing", "stats", "compare", "grid", "conformance", "chunk", "flips", "assert" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
     "engine_ab" } },
-  { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot", "results" } },
-  { "cli", { "cli", "options", "interrupt", "progress", "bench" } },
+  { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot", "results", "bundle" } },
+  { "cli", { "cli", "options", "interrupt", "progress", "bench", "info" } },
 }
 
 --- Their names in that order, and the room of each.

@@ -88,3 +88,27 @@ describe("fewhead info", function()
     assert.matches(installed and "^found" or "^not found", row(info(), "readline"))
   end)
 end)
+
+describe("fh.info", function()
+  local fh = require "fewhead"
+
+  it("is what fewhead info prints, as rows", function()
+    local found = assert(fh.info())
+    assert.same({ "version", fh.info.version() }, { found.rows[1].name, found.rows[1].value })
+    local names = {} -- the same rows; the library's path may be spelt otherwise
+    for line in (info()):gmatch("[^\n]+") do names[#names + 1] = (line:sub(1, 12):gsub(" +$", "")) end
+    for i, one in ipairs(found.rows) do assert.equal(names[i], one.name) end
+    assert.equal(#names, #found.rows)
+    assert.equal(("%-12s%s"):format("version", fh.info.version()), tostring(found):match("^[^\n]+"))
+    assert.is_nil(found.wrong)
+    assert.is_nil(found.compare)
+  end)
+
+  it("describes one device alone", function()
+    local found = assert(fh.info { device = "cpu" })
+    assert.same({ 1, "cpu" }, { #found.rows, found.rows[1].name })
+    local none, err = fh.info { device = "gpu7" }
+    assert.is_nil(none)
+    assert.matches('^name: got "gpu7", ', err)
+  end)
+end)

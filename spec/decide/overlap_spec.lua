@@ -86,6 +86,40 @@ describe("overlap", function()
   end)
 end)
 
+describe("fh.overlap", function()
+  local fh = require "fewhead"
+
+  it("is one call: what is shared, and what that is worth on a machine", function()
+    local found = assert(fh.overlap { pattern = "window", s_q = 64, on = "cpu", shared = 4 })
+    assert.same({ "pattern window", 64, 6, 4 }, { found.name, found.lists.s_q, #found.rows, found.shared })
+    for _, row in ipairs(found.rows) do
+      assert.equal(64 / row.group, row.h_q)
+      assert.is_true(row.padded > 0 and row.gather > 0 and row.packed > 0 and row.plan >= 0)
+      assert.equal(row.padded / (row[row.choice] + (row.choice == "packed" and row.plan / 4 or 0)), row.gain)
+    end
+    assert.matches("^pattern window: 64 rows, topk 128, 128%.0 keys a row, KV rows 0 %.%. 190\n", tostring(found))
+    assert.is_function(found.print)
+  end)
+
+  it("takes lists of a function", function()
+    local found = assert(fh.overlap { pattern = { name = "same", row = function() return { 0, 1, 2, 3 } end }, s_q = 16,
+      on = "cpu" })
+    assert.equal("pattern function(same)", found.name)
+    assert.same({ 2, 1, 2 }, { found.rows[1].group, found.rows[1].union, found.rows[1].dedup })
+    assert.same({ 16, 16 }, { found.rows[4].group, found.rows[4].dedup })
+  end)
+
+  it("refuses what has no effect, and no lists at all", function()
+    local function refused(o) return helper.refusal(function() local f = fh.overlap(o) return f end) end
+    assert.equal("overlap: no lists, wanted indices or pattern", refused {})
+    assert.equal("overlap: keep: has no effect without pattern local", refused { pattern = "csa", keep = 0.5 })
+    assert.equal("overlap: indices: has no effect with pattern", refused { pattern = "csa", indices = "x.npy" })
+    assert.equal("overlap: topk_length: has no effect without indices", refused { pattern = "csa", topk_length = "x.npy" })
+    assert.equal("overlap: shared: got {1, 2}, wanted a whole number >= 1", refused { pattern = "csa", shared = { 1, 2 } })
+    assert.same({ nil, "x.npy: No such file or directory" }, { fh.overlap { indices = "x.npy" } })
+  end)
+end)
+
 describe("experiments/overlap.lua", function()
   local folder
   before_each(function() folder = helper.folder() end)
@@ -155,12 +189,12 @@ describe("experiments/overlap.lua", function()
     refused("FOLDER/flat.npy: got shape {16}, wanted {s_q, topk} or {s_q, 1, topk}", 1, "--indices", folder .. "flat.npy")
     helper.write(folder .. "a.npy", four())
     helper.write(folder .. "short.npy", npy(lists_of(FOUR).indices, 3, "3,"))
-    refused("--topk-length: got FOLDER/short.npy of shape {3}, wanted {4}: one number for each row of --indices", 1, "--indices",
+    refused("--topk-length: got FOLDER/short.npy of shape {3}, wanted {4}: one number for each row of indices", 1, "--indices",
       folder .. "a.npy", "--topk-length", folder .. "short.npy")
     refused("cu_seqlens_q: got 3 last, wanted s_q = 4", 1, "--indices", folder .. "a.npy", "--on", "cpu", "--cu-seqlens-q",
       "0,3")
-    refused('--cu-seqlens-q: got x, wanted whole numbers, 0 first and s_q last', 2, "--indices", folder .. "a.npy",
-      "--cu-seqlens-q", "0,x")
+    refused('--cu-seqlens-q: got "0,x", wanted whole numbers, 0 first and s_q last (--help lists the options)', 2,
+      "--indices", folder .. "a.npy", "--cu-seqlens-q", "0,x")
     refused("no lists, wanted --indices FILE or --pattern NAME (--help lists the options)", 2)
     refused("--indices: has no effect with --pattern (--help lists the options)", 2, "--indices",
       folder .. "a.npy", "--pattern", "csa")

@@ -127,7 +127,7 @@ describe("lists without one valid key #robustness", function()
       for _, rows in ipairs { 255, 257 } do
         with_npy({ rows }, function() return 4 end, function(lengths)
           local status, out, err = run { "experiments/overlap.lua", "--indices", lists, "--topk-length", lengths }
-          local wanted = "overlap: --topk-length: got %s of shape {%d}, wanted {256}: one number for each row of --indices\n"
+          local wanted = "overlap: --topk-length: got %s of shape {%d}, wanted {256}: one number for each row of indices\n"
           assert.same({ 1, "", wanted:format(lengths, rows) }, { status, out, err })
         end)
       end

@@ -1,8 +1,8 @@
 --- What is here: version, library, devices, the settings in force and which optional parts were found. Behind `fewhead info`.
 --
---     local info = require "fewhead.cli.info"
---     print(info.version())          --> fewhead 0.2.0, commit 1f2e3d4c5b6a, gcc 12.2.0, without CUDA
---     os.exit(info.main { "--device", "cpu" }, true)
+--     print(fh.info())
+--     print(fh.info.version())       --> fewhead 0.2.0, commit 1f2e3d4c5b6a, gcc 12.2.0, without CUDA
+local args = require "fewhead.base.arguments"
 local device = require "fewhead.device.device"
 local exit = require "fewhead.cli.exit"
 local flashmla = require "fewhead.device.flashmla"
@@ -48,50 +48,40 @@ local function bytes_text(bytes)
   return ("%.4g %s"):format(bytes, units[unit])
 end
 
-local function row(name, value) print(("%-12s%s"):format(name, value)) end
+local Info = { __name = "info" }
+Info.__index = Info
+M.class = Info -- fewhead.report.result gives it print
 
--- Prints a device's row: true; or nil and why it cannot be opened.
-local function describe(name)
+local function add(self, name, value) self.rows[#self.rows + 1] = { name = name, value = value } end
+
+-- Adds a device's row: true; or nil and why it cannot be opened.
+local function describe(self, name)
   local dev, err = device.open(name)
   if not dev then return nil, err end
   local info = dev:info()
-  row(name, ("%s, %s, last-level cache %s, memory %s%s%s"):format(info.name, device.units(info), bytes_text(info.cache_bytes),
-    bytes_text(info.memory_bytes), info.clock_mhz > 0 and (", clock up to %d MHz"):format(info.clock_mhz) or "",
+  add(self, name, ("%s, %s, last-level cache %s, memory %s%s%s"):format(info.name, device.units(info),
+    bytes_text(info.cache_bytes), bytes_text(info.memory_bytes),
+    info.clock_mhz > 0 and (", clock up to %d MHz"):format(info.clock_mhz) or "",
     info.driver ~= "" and ", driver " .. info.driver or ""))
   dev:close()
   return true
 end
 
--- Prints what this machine lacks for AMX, unless another instruction set was asked for or nothing is missing.
-local function describe_amx()
+-- Adds what this machine lacks for AMX, unless another instruction set was asked for or nothing is missing.
+local function describe_amx(self)
   if (os.getenv("FEWHEAD_ISA") or "") ~= "" then return end
   local dev, err = device.open("cpu", { isa = "amx" })
-  if dev then dev:close() else row("", "no amx: " .. (err:match("up to [%w_]+: (.*)$") or err)) end
+  if dev then dev:close() else add(self, "", "no amx: " .. (err:match("up to [%w_]+: (.*)$") or err)) end
 end
 
---- Print it. Returns the exit status; ends with 1 and one line where a setting keeps the CPU or the chosen device from being
--- opened.
-function M.main(argv)
-  local opt = parser:read(argv)
-  if opt.device then
-    local ok, err = describe(opt.device)
-    if not ok then exit.with(exit.FAILED, ("info: device %s: %s"):format(opt.device, err)) end
-    return 0
-  end
-
-  row("version", M.version())
-  local commit, dirty, reason = run.version()
-  if reason then commit = commit .. (commit == "unknown" and ": " or ", the library's: ") .. reason end
-  row("commit", commit .. (dirty and ", with changes" or ""))
-  row("library", F.path)
-  row("Lua", jit.version .. ", " .. jit.arch)
-  local names = device.names()
+-- The rows of all devices. Returns why one cannot be opened that should be there, or nil.
+local function describe_devices(self)
+  local names, wrong = device.names(), nil
   if #names == 1 then names[2] = "cuda" end -- to hear why there is none
-  local wrong -- why a device cannot be opened that should be there
   for _, name in ipairs(names) do
-    local ok, err = describe(name)
-    if not ok then row(name, "none: " .. err) end
-    if ok and name == "cpu" then describe_amx() end
+    local ok, err = describe(self, name)
+    if not ok then add(self, name, "none: " .. err) end
+    if ok and name == "cpu" then describe_amx(self) end
     if not ok and name == "cpu" then wrong = err end -- its own settings alone keep a CPU from being opened
   end
   local chosen = device.default_name()
@@ -99,28 +89,69 @@ function M.main(argv)
     local dev, err = device.open(chosen)
     if dev then dev:close() else wrong = "FEWHEAD_DEVICE: " .. err:gsub("^name: ", "") end
   end
+  return wrong
+end
 
-  local in_force, warning = gate.from_env()
-  row("gate", (tostring(in_force):gsub("^gate: ", "")))
-  for line in (warning or ""):gmatch("[^\n]+") do row("", "warning: " .. line) end
-
+local function describe_settings(self)
   local name = "settings"
   for _, setting in ipairs(settings) do
     local value = os.getenv(setting[1])
     if value then
-      row(name, ("%s=%s (%s)"):format(setting[1], value:gsub("%c", "?"), setting[2]))
+      add(self, name, ("%s=%s (%s)"):format(setting[1], value:gsub("%c", "?"), setting[2]))
       name = ""
     end
   end
-  if name ~= "" then row(name, "none of fewhead's variables is set") end
+  if name ~= "" then add(self, name, "none of fewhead's variables is set") end
+end
+
+--- What is here. options: device, the name of the only device to describe. Returns { rows = { { name =, value = }, .. }, wrong
+-- = why a setting keeps the CPU or the chosen device from being opened, or nil }, which prints as a table; nil, err where the
+-- named device cannot be opened.
+function M.new(options_given)
+  local o = args.options("info", options_given, { "device" })
+  local self = setmetatable({ rows = {} }, Info)
+  if o.device then
+    local ok, err = describe(self, args.string("info: device", o.device))
+    if not ok then return nil, err end
+    return self
+  end
+  add(self, "version", M.version())
+  local commit, dirty, reason = run.version()
+  if reason then commit = commit .. (commit == "unknown" and ": " or ", the library's: ") .. reason end
+  add(self, "commit", commit .. (dirty and ", with changes" or ""))
+  add(self, "library", F.path)
+  add(self, "Lua", jit.version .. ", " .. jit.arch)
+  self.wrong = describe_devices(self)
+
+  local in_force, warning = gate.from_env()
+  add(self, "gate", (tostring(in_force):gsub("^gate: ", "")))
+  for line in (warning or ""):gmatch("[^\n]+") do add(self, "", "warning: " .. line) end
+  describe_settings(self)
 
   local found, absent = flashmla.find()
-  row("FlashMLA", found and ("found: %s, %s"):format(found.package, found.extension) or "not found: "
+  add(self, "FlashMLA", found and ("found: %s, %s"):format(found.package, found.extension) or "not found: "
     .. absent:gsub("^no FlashMLA: ", ""))
-  row("readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
+  add(self, "readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
     or "not found: the prompt reads plain lines")
-  if wrong then exit.with(exit.FAILED, "info: " .. wrong) end
+  return self
+end
+
+function Info:__tostring()
+  local lines = {}
+  for i, row in ipairs(self.rows) do lines[i] = ("%-12s%s"):format(row.name, row.value) end
+  return table.concat(lines, "\n")
+end
+
+--- Print it. Returns the exit status; ends with 1 and one line where a setting keeps the CPU or the chosen device from being
+-- opened.
+function M.main(argv)
+  local opt = parser:read(argv)
+  local self, err = M.new { device = opt.device }
+  if not self then exit.with(exit.FAILED, ("info: device %s: %s"):format(opt.device, err)) end
+  print(self)
+  if self.wrong then exit.with(exit.FAILED, "info: " .. self.wrong) end
   return 0
 end
 
-return M
+-- A tail call: errors blame the caller, as for M.new itself.
+return setmetatable(M, { __call = function(_, ...) return M.new(...) end })

@@ -94,6 +94,7 @@ end
 
 local Flips = { __name = "flips" }
 Flips.__index = Flips
+M.class = Flips -- a later room gives it print
 
 --- Compare two JSONL files of item results, one object a line: { id = text or number, right = true, false, 1 or 0 }; 1
 -- and "1" are the same id, the order does not matter. options: id, right: names of these fields ("id", "right").

@@ -29,6 +29,16 @@ describe("fewhead bundle", function()
     end
   end)
 
+  it("is one call in Lua, which says what is in the archive", function()
+    local fh = require "fewhead"
+    local made = assert(fh.bundle(folder .. "runs", { tar = folder .. "y.tar" }))
+    assert.same({ "records.jsonl", "run.json", "fingerprint.json", "gates.json", "gates.env" }, made.members)
+    assert.equal(folder .. "y.tar: records.jsonl, run.json, fingerprint.json, gates.json, gates.env", tostring(made))
+    assert.equal(helper.shell(("tar -tf %sx.tar"):format(folder)), (helper.shell(("tar -tf %sy.tar"):format(folder))))
+    assert.same({ nil, folder .. "none: no run in it, wanted a folder with records.jsonl or latest in it" },
+      { fh.bundle(folder .. "none") })
+  end)
+
   it("says where there is no run, and what cannot be written", function()
     local status, out, err = process.run { "./fewhead", "bundle", folder .. "none" }
     assert.same({ 1, "", ("bundle: %snone: no run in it, wanted a folder with records.jsonl or latest in it\n"):format(folder) },
