@@ -7,6 +7,9 @@
 -- Writing is ours: numbers round-trip (%.17g), and NaN and infinity are refused by their key path. Reading is lua-cjson's, which
 -- is loaded at the first read. What lua-cjson takes and JSON does not hold is looked for afterwards and refused.
 
+local bit = require "bit"
+local ffi = require "ffi"
+
 local M = {}
 
 -- JSON's null; nil cannot stand in a Lua table.
@@ -260,30 +263,48 @@ local function objection(text)
   end
 end
 
-local function is_space(byte) return byte == 32 or byte == 10 or byte == 13 or byte == 9 end
-local function is_digit(byte) return byte ~= nil and byte >= 48 and byte <= 57 end
+-- The survey of a text is a machine that reads byte after byte. Its states: inside text, after a backslash there, and outside of
+-- text by the last byte that is no space: [, a digit, a point, or another.
+-- Their numbers leave room for a byte, and for what a step finds: a key, something that lua-cjson takes and JSON may not hold,
+-- a list without values.
+local TEXT, ESCAPED, OPEN, DIGIT, POINT, OTHER, STATE = 0x000, 0x100, 0x200, 0x300, 0x400, 0x500, 0x700
+local KEY, DOUBTFUL, EMPTY_LIST = 1, 2, 4
+
+-- The state after a byte in a state, and what the byte shows there.
+local function step(state, byte)
+  local c = string.char(byte)
+  if state == ESCAPED then return TEXT end
+  if state == TEXT then
+    if c == '"' then return OTHER end
+    return c == "\\" and ESCAPED or TEXT + (byte < 32 and DOUBTFUL or 0)
+  end
+  local doubt = state == POINT and not c:find("%d") and DOUBTFUL or 0
+  if c:find("[ \t\r\n]") then return state + doubt end
+  if c == '"' then return TEXT + doubt end
+  if c == "[" then return OPEN + doubt end
+  if c:find("%d") then return DIGIT end
+  if c == "." then return POINT + (state == DIGIT and 0 or DOUBTFUL) end
+  if c == ":" then return OTHER + KEY + doubt end
+  if c == "]" and state == OPEN then return OTHER + EMPTY_LIST end
+  return OTHER + (byte < 32 and DOUBTFUL or doubt)
+end
+
+local STEPS = ffi.new("int32_t[?]", OTHER + 256)
+for state = TEXT, OTHER, 0x100 do
+  for byte = 0, 255 do STEPS[state + byte] = step(state, byte) end
+end
 
 -- One walk over the bytes of a text: how many keys it has, whether something is there that lua-cjson takes and JSON does not
 -- hold, and whether a list without values is there. Text that is no JSON may give anything.
 local function survey(text)
-  local keys, doubtful, empty_list, in_string, last, i, n = 0, false, false, false, 0, 1, #text
-  while i <= n do
-    local byte = text:byte(i)
-    if in_string then
-      if byte == 92 then i = i + 1 -- a backslash: the next letter ends no string
-      elseif byte == 34 then in_string = false
-      elseif byte < 32 then doubtful = true end
-    elseif not is_space(byte) then
-      if byte == 34 then in_string = true
-      elseif byte == 58 then keys = keys + 1 -- a colon
-      elseif byte == 93 then empty_list = empty_list or last == 91 -- ] after [
-      elseif byte == 46 then doubtful = doubtful or not (is_digit(last) and is_digit(text:byte(i + 1))) -- a point
-      elseif byte < 32 then doubtful = true end
-      last = byte
-    end
-    i = i + 1
+  local bytes, taken, keys, found = ffi.cast("const uint8_t *", text), OTHER, 0, 0
+  for i = 0, #text - 1 do
+    taken = STEPS[bit.bor(bit.band(taken, STATE), bytes[i])]
+    keys = bit.tobit(keys + bit.band(taken, KEY))
+    found = bit.bor(found, taken)
   end
-  return keys, doubtful, empty_list
+  local doubtful = bit.band(found, DOUBTFUL) ~= 0 or bit.band(taken, STATE) == POINT
+  return keys, doubtful, bit.band(found, EMPTY_LIST) ~= 0
 end
 
 -- lua-cjson reads [] and {} as the same table, so a list without values goes to it with this one in it. The byte is no UTF-8.
@@ -344,20 +365,68 @@ function M.decode(text)
   return value
 end
 
+-- Stands for an object that was cut out of a text. The byte is no UTF-8.
+local CUT_VALUE = "\255cut"
+local CUT = '"' .. CUT_VALUE .. '"'
+
+-- M.decode for texts that follow one another and repeat themselves. names: keys of objects. An object under such a key whose text
+-- is that of the text before is not read again: both values hold one table. Text that is no JSON has M.decode's message.
+local function decoder(names)
+  local marks, last = {}, {} -- by name: "name":{ and { text = of the object that was read last, with its key; value = that }
+  for _, name in ipairs(names) do marks[name] = '"' .. name .. '":' end
+  -- Where the object of a name is in a text, and its table; nil where there is none or it is no JSON.
+  local function find(text, name)
+    local mark, known = marks[name], last[name]
+    if known then
+      local first, past = text:find(known.text, 1, true)
+      if first then return first, past, known.value end
+    end
+    local first = text:find(mark .. "{", 1, true)
+    local object = first and text:match("^%b{}", first + #mark)
+    local value = object and M.decode(object) -- braces within text may have misled the match
+    if not value then return nil end
+    last[name] = { text = mark .. object, value = value }
+    return first, first + #mark + #object - 1, value
+  end
+  local function read(text)
+    local cut, taken = text, {}
+    for _, name in ipairs(names) do
+      local first, past, value = find(cut, name)
+      if first then
+        taken[name] = value
+        cut = cut:sub(1, first - 1) .. marks[name] .. CUT .. cut:sub(past + 1)
+      end
+    end
+    local value = M.decode(cut)
+    if type(value) ~= "table" then return nil end
+    for name, inner in pairs(taken) do
+      if value[name] ~= CUT_VALUE then return nil end -- the key was one of an inner object
+      value[name] = inner
+    end
+    return value
+  end
+  return function(text)
+    local value = read(text)
+    if value ~= nil then return value end
+    return M.decode(text)
+  end
+end
+
 --- Iterates over the values of a JSON-lines file: `for value, line in json.lines(path)`; blank lines are skipped. A file that
 -- cannot be read raises `path: No such file or directory`, a bad line `path:12: json: ...`: plain text, for pcall or the user.
--- bad: function(message) that takes such a line's message; the line is then left out.
-function M.lines(path, bad)
+-- bad: function(message) that takes such a line's message; the line is then left out. shared: keys of objects that lines repeat;
+-- lines that follow one another with the same object under such a key share its table, so do not change it.
+function M.lines(path, bad, shared)
   local file, err = io.open(path, "r")
   if not file then error(err, 0) end
-  local line = 0
+  local line, decode = 0, shared and decoder(shared) or M.decode
   return function()
     while true do
       local text = file:read("*l")
       if text == nil then file:close() return nil end
       line = line + 1
       if text:find("%S") then
-        local value, why = M.decode(text)
+        local value, why = decode(text)
         if value ~= nil then return value, line end
         why = ("%s:%d: %s"):format(path, line, why)
         if not bad then

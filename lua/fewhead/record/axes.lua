@@ -174,41 +174,62 @@ local function settled(flats, groups, name)
   return true
 end
 
---- What varies in records: { varying = names in the order of columns, constant = { [name] = value }, flats = the records' flat
--- fields in their order }. A field that some records lack varies only if the others differ in it: a refused case need not know
--- all of its fields. It is constant if every record with a time has it. Fields that follow from others (s_kv from s_q and ratio,
--- say) vary only where they do not follow.
-function M.of(records)
-  local flats, first, varies, timed, present = {}, {}, {}, 0, {}
+-- Whether two records have the same flat fields since they share the tables that have these.
+local function shares(r, s)
+  local l2, other = r.time and r.time.l2, s.time and s.time.l2
+  return r.case == s.case and r.run == s.run and r.call == s.call and l2 == other
+end
+
+-- The flat fields of each record; each table once; and those that belong to a time, as a set. Records that follow one another in
+-- a file share their case (fewhead.record.record), and then their flat fields too.
+local function flats_of(records)
+  local flats, distinct, timed = {}, {}, {}
   for i, r in ipairs(records) do
-    local flat = M.settings(r)
-    flats[i] = flat
-    timed = timed + (r.time and 1 or 0)
+    if i > 1 and shares(records[i - 1], r) then flats[i] = flats[i - 1]
+    else
+      flats[i] = M.settings(r)
+      distinct[#distinct + 1] = flats[i]
+    end
+    if r.time then timed[flats[i]] = true end
+  end
+  return flats, distinct, timed
+end
+
+--- What varies in records: { varying = names in the order of columns, constant = { [name] = value }, flats = the records' flat
+-- fields in their order; records may share such a table }. A field that some records lack varies only if the others differ in it:
+-- a refused case need not know all of its fields. It is constant if every record with a time has it. Fields that follow from
+-- others (s_kv from s_q and ratio, say) vary only where they do not follow.
+function M.of(records)
+  local flats, distinct, timed = flats_of(records)
+  local first, varies, lacking = {}, {}, {}
+  for _, flat in ipairs(distinct) do
     for name, value in pairs(flat) do
-      if r.time then present[name] = (present[name] or 0) + 1 end
       if first[name] == nil then first[name] = value
       elseif first[name] ~= value then varies[name] = true end
     end
   end
+  for flat in pairs(timed) do
+    for name in pairs(first) do lacking[name] = lacking[name] or flat[name] == nil end
+  end
   local varying, constant = {}, {}
   for name, value in pairs(first) do
     if not varies[name] then
-      if (present[name] or 0) == timed then constant[name] = value end
+      if not lacking[name] then constant[name] = value end
     elseif not IS_DERIVED[name] then varying[#varying + 1] = name end
   end
   table.sort(varying, before)
   local groups
   for _, name in ipairs(DERIVED) do
     if varies[name] then
-      groups = groups or groups_of(flats, varying)
-      if not settled(flats, groups, name) then
+      groups = groups or groups_of(distinct, varying)
+      if not settled(distinct, groups, name) then
         varying[#varying + 1] = name
-        groups = groups_of(flats, { name }, groups)
+        groups = groups_of(distinct, { name }, groups)
       end
     end
   end
   table.sort(varying, before)
-  return setmetatable({ varying = varying, constant = constant, flats = flats }, Axes)
+  return setmetatable({ varying = varying, constant = constant, flats = flats, distinct = distinct }, Axes)
 end
 
 -- How the fields of a title read; others are "name value".

@@ -109,48 +109,50 @@ local function wanted(what, value, words) return ("%s: got %s, wanted %s"):forma
 
 -- Number fields that a part must have, all above 0, where the record has a time.
 local NUMBERS = {
-  { "case", "s_q", "h_q" }, { "time", "median_us", "p05_us", "p95_us", "n" }, { "verdict", "ratio", "lo", "hi" },
+  case = { "s_q", "h_q" }, time = { "median_us", "p05_us", "p95_us", "n" }, verdict = { "ratio", "lo", "hi" },
 }
 
--- What is wrong with the numbers of a record with a time, or nil. zero: times of 0 us are taken.
-local function damaged_numbers(r, zero)
-  for _, row in ipairs(NUMBERS) do
-    local name = row[1]
-    local part = r[name]
-    if name ~= "verdict" or part ~= nil then
-      if type(part) ~= "table" then return wanted(name, part, "a table") end
-      for i = 2, #row do
-        local value = part[row[i]]
-        local zero_ok = zero and name == "time" and row[i] ~= "n"
-        if type(value) ~= "number" or value < 0 or value == 0 and not zero_ok then
-          return wanted(("%s.%s"):format(name, row[i]), value, "a number > 0")
-        end
-      end
-    end
-  end
-  if type(r.work) ~= "table" then return wanted("work", r.work, "a table") end
-  for _, key in ipairs { "useful_flops", "executed_flops" } do
-    local value = r.work[key]
-    if (value ~= nil or key == "useful_flops") and (type(value) ~= "number" or value < 0) then
-      return wanted("work." .. key, value, "a number >= 0")
+-- What is wrong with the numbers of a part, or nil. zero: 0 is taken for all but a count of samples.
+local function damaged_part(r, name, zero)
+  local part = r[name]
+  if type(part) ~= "table" then return wanted(name, part, "a table") end
+  for _, key in ipairs(NUMBERS[name]) do
+    local value = part[key]
+    if type(value) ~= "number" or value < 0 or value == 0 and not (zero and key ~= "n") then
+      return wanted(("%s.%s"):format(name, key), value, "a number > 0")
     end
   end
 end
+
+local function is_count(value) return type(value) == "number" and value >= 0 end
+
+-- What is wrong with the numbers of a record with a time, or nil. zero: times of 0 us are taken.
+local function damaged_numbers(r, zero)
+  local damage = damaged_part(r, "case") or damaged_part(r, "time", zero) or r.verdict ~= nil and damaged_part(r, "verdict")
+  if damage then return damage end
+  local work = r.work
+  if type(work) ~= "table" then return wanted("work", work, "a table") end
+  if not is_count(work.useful_flops) then return wanted("work.useful_flops", work.useful_flops, "a number >= 0") end
+  if work.executed_flops ~= nil and not is_count(work.executed_flops) then
+    return wanted("work.executed_flops", work.executed_flops, "a number >= 0")
+  end
+end
+
+-- Types of the fields that a record has, and of those that it may have.
+local HAS = { { "path", "string" }, { "provider", "string" }, { "case", "table" }, { "parity", "table" } }
+local MAY_HAVE = { { "call", "table" }, { "run", "table" }, { "kernel", "string" } }
 
 --- What makes a value unfit to be a record of this version, as one line; nil for a record. zero: true takes times of 0 us, which
 -- other tools write for what their clock cannot tell.
 function M.check(r, zero)
   if type(r) ~= "table" then return "got " .. args.show(r) .. ", wanted a record" end
-  for _, field in ipairs { "path", "provider" } do
-    if type(r[field]) ~= "string" then return wanted(field, r[field], "a string") end
+  for _, row in ipairs(HAS) do
+    if type(r[row[1]]) ~= row[2] then return wanted(row[1], r[row[1]], "a " .. row[2]) end
   end
-  for _, field in ipairs { "case", "parity" } do
-    if type(r[field]) ~= "table" then return wanted(field, r[field], "a table") end
+  for _, row in ipairs(MAY_HAVE) do
+    local value = r[row[1]]
+    if value ~= nil and type(value) ~= row[2] then return wanted(row[1], value, "a " .. row[2]) end
   end
-  for _, field in ipairs { "call", "run" } do
-    if r[field] ~= nil and type(r[field]) ~= "table" then return wanted(field, r[field], "a table") end
-  end
-  if r.kernel ~= nil and type(r.kernel) ~= "string" then return wanted("kernel", r.kernel, "a string") end
   if type(r.parity.status) ~= "string" then return wanted("parity.status", r.parity.status, "a string") end
   if r.time == nil then return nil end
   if r.parity.status ~= "pass" then return wanted("time", r.time, "none beside a parity that is no pass") end
@@ -212,14 +214,18 @@ function M.kind_of(path)
   return ok and type(first) == "table" and type(first.kind) == "string" and first.kind or "case"
 end
 
+-- Parts of a record that those of the next lines often repeat.
+local SHARED = { "case", "run" }
+
 --- Iterates over the records of a JSON-lines file, one at a time: `for r, line in record.lines(path)`. Blank lines are skipped.
+-- Records that follow one another with the same case or run share its table: do not change it.
 -- Records of version 0.1 come in today's words. A file that cannot be read raises `path: No such file or directory`, a line that
 -- is no record `path:12: reason`: plain text, for pcall or the user. Options: bad, a function(message) that takes such a line's
 -- message, and the line is left out; zero, as M.check takes it.
 function M.lines(path, o)
   args.string("record.lines: path", path)
   o = args.options("record.lines", o or {}, { "bad", "zero" })
-  local next_value = json.lines(path, o.bad)
+  local next_value = json.lines(path, o.bad, SHARED)
   return function()
     while true do
       local value, line = next_value()

@@ -82,7 +82,7 @@ local function x_axis(found)
   local best, most
   for _, name in ipairs(found.varying) do
     local seen, n, number = {}, 0, true
-    for _, flat in ipairs(found.flats) do
+    for _, flat in ipairs(found.distinct) do
       local value = flat[name]
       if value ~= nil and not seen[value] then
         seen[value] = true
@@ -119,11 +119,14 @@ local function families_of(records, also_out)
     local implied = x == "s_q" and (name == "s_kv" or name == "prior")
     if name ~= x and name ~= also_out and not implied then names[#names + 1] = name end
   end
-  local list, by_label = {}, {}
+  local list, by_label, label, labelled = {}, {}, nil, nil
   for i, r in ipairs(timed) do
     local flat = found.flats[i]
-    local label, prior = axes.label(flat, names), x == "s_q" and own_prior(flat)
-    if prior then label = label .. (label ~= "" and ", " or "") .. "prior " .. prior end
+    if flat ~= labelled then
+      local prior = x == "s_q" and own_prior(flat)
+      label, labelled = axes.label(flat, names), flat
+      if prior then label = label .. (label ~= "" and ", " or "") .. "prior " .. prior end
+    end
     local family = by_label[label]
     if not family then
       family = { label = label, points = {}, paths = {}, base = {} }
