@@ -157,16 +157,16 @@ describe("json.lines", function()
   it("reads objects that lines share once, and only those", function()
     local path = helper.folder() .. "x.jsonl"
     helper.write(path, '{"a":{"n":1},"b":{"run":{"n":1}},"run":{"s":"}{"}}\n{"a":{"n":1},"run":{"s":"}{"}}\n'
-      .. '{"a":{"n":2},"run":null}\n{"a":{"n":2},"b":{"run":{"n":1}},"run":"\\"run\\":{}"}\n{"a":{"n":2},"a":{"n":2}}\n')
+      .. '{"a":{"n":2},"run":null}\n{"a":{"n":2}}\n{"a":{"n":2},"b":{"run":{"n":1}},"run":"\\"run\\":{}"}\n{"a":{"n":2},"a":{"n":2}}\n')
     local list, bad = {}, {}
     for value in json.lines(path, function(message) bad[#bad + 1] = message end, { "a", "run" }) do list[#list + 1] = value end
     assert.same({
       { a = { n = 1 }, b = { run = { n = 1 } }, run = { s = "}{" } }, { a = { n = 1 }, run = { s = "}{" } },
-      { a = { n = 2 }, run = json.null }, { a = { n = 2 }, b = { run = { n = 1 } }, run = '"run":{}' },
+      { a = { n = 2 }, run = json.null }, { a = { n = 2 } }, { a = { n = 2 }, b = { run = { n = 1 } }, run = '"run":{}' },
     }, list)
     assert.equal(list[3].a, list[4].a)
-    assert.are_not.equal(list[2].a, list[3].a)
-    assert.same({ path .. ':5: json: the value: key "a" stands twice at character 14' }, bad)
+    assert.are_not.equal(list[1].a, list[2].a)
+    assert.same({ path .. ':6: json: the value: key "a" stands twice at character 14' }, bad)
     os.remove(path)
   end)
 
