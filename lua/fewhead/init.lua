@@ -15,7 +15,7 @@ M._rooms = {
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "file", "record", "run", "store", "axes" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "conformance", "chunk", "flips", "assert" } },
-  { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "gate_table",
+  { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "regret", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
     "engine_ab" } },

@@ -75,10 +75,11 @@ local function fit(points)
   return found
 end
 
--- A machine from a file of records; raises text for what is wrong with it.
-local function read(path)
+--- A machine from a list of records that have plans (fewhead.cli.bench); source: where they are from, in words. Raises text where
+-- none of them is of the library's own paths.
+function M.from(list, source)
   local fits, run, count = {}, nil, 0
-  for record in records.lines(path) do
+  for _, record in ipairs(list) do
     if records.is_own(record) then
       local d, h = record.case.d_qk, record.case.h_q
       fits[d] = fits[d] or {}
@@ -90,12 +91,12 @@ local function read(path)
       run, count = record.run, count + 1
     end
   end
-  if count == 0 then error(path .. ": no record in it", 0) end
+  if count == 0 then error(source .. ": no record in it", 0) end
   for _, by_heads in pairs(fits) do
     for h, points in pairs(by_heads) do by_heads[h] = fit(points) end
   end
   run = run or {}
-  return setmetatable({ fits = fits, name = run.device or "an unknown device", source = path, commit = run.commit }, Machine)
+  return setmetatable({ fits = fits, name = run.device or "an unknown device", source = source, commit = run.commit }, Machine)
 end
 
 -- The costs that the library has for a device that is here.
@@ -133,7 +134,9 @@ function M.open(name)
       .. "nvidia-h200"):format(args.show(name))
   end
   file:close()
-  local ok, made = pcall(read, path)
+  local list, err = records.read(path)
+  if not list then return nil, err end
+  local ok, made = pcall(M.from, list, path)
   if not ok then return nil, made end
   return made
 end

@@ -12,8 +12,29 @@ local M = {}
 -- Thresholds worth a row in a comparison: always, the doublings up to the published default.
 local THRESHOLDS = { 0, 64, 128, 256, 512, 1024, gate.default_min_sq }
 
---- The gates of a comparison, as score() takes them: off, each of min_sq (a list; default: the thresholds above), and `fitted` (a
--- gate from gate.fit; left out when nil or not decided).
+-- Microseconds of FH_AUTO, its plan included, by the points of a curve: between two measured s_q linear, outside in proportion to
+-- the better of padded and native. nil where it was not measured at two s_q.
+local function auto_of(curve, cost)
+  local points = {}
+  for _, point in ipairs(curve and curve.points or {}) do
+    if point.auto and point.auto.time then points[#points + 1] = { s_q = point.s_q, us = point.auto.time.median_us } end
+  end
+  if #points < 2 then return nil end
+  local function best(s_q) return math.min(cost:at("padded", s_q), cost:at("native", s_q)) end
+  return function(s_q)
+    local first, last = points[1], points[#points]
+    local nearest = s_q < first.s_q and first or s_q > last.s_q and last
+    if nearest then return nearest.us * best(s_q) / best(nearest.s_q) end
+    for i = 1, #points do
+      local a, b = points[i - 1], points[i]
+      if b.s_q == s_q then return b.us end
+      if b.s_q > s_q then return a.us + (b.us - a.us) * (s_q - a.s_q) / (b.s_q - a.s_q) end
+    end
+  end
+end
+
+--- The gates of a comparison, as score() takes them: off, each of min_sq (a list; default: the thresholds above), `fitted` (a
+-- gate from gate.fit; left out when nil or not decided), and where its curve has times of FH_AUTO, these in a gate's place.
 function M.candidates(fitted, min_sq_list)
   local list = { { name = "off", gate = gate.new { enabled = false } } }
   for _, min_sq in ipairs(min_sq_list or THRESHOLDS) do
@@ -23,13 +44,16 @@ function M.candidates(fitted, min_sq_list)
   if fitted and not fitted.undecided then
     list[#list + 1] = { name = fitted.enabled and ("fitted (%.0f)"):format(fitted.min_sq) or "fitted (off)", gate = fitted }
   end
+  local us_at = fitted and fitted.cost and auto_of(fitted.decides, fitted.cost)
+  if us_at then list[#list + 1] = { name = "auto (measured)", us_at = us_at } end
   return list
 end
 
 local Note = {}
 Note.__index = Note
 
---- What each gate costs on the chunks of trace.chunks. gates = { { name =, gate = }, .. }; cost from fewhead.cost.
+--- What each gate costs on the chunks of trace.chunks. gates = { { name =, gate = }, .. }, with us_at = function(s_q) -> us in
+-- place of a gate for what decides by itself; cost from fewhead.cost.
 -- Returns one row a gate { name =, native_chunks =, native_rows = (shares, 0 .. 1), us = predicted attention time of one layer
 -- over all chunks, best_us = with the cheaper path for every chunk, regret_us = us - best_us, regret = regret_us / best_us }, and
 -- a note { outside = share of rows in chunks of an s_q that was not measured, lowest =, highest = }, printable.
@@ -49,7 +73,9 @@ function M.score(chunks, gates, cost)
   for g, entry in ipairs(gates) do
     local us, native_chunks, native_rows = 0, 0, 0
     for i, chunk in ipairs(chunks.counts) do
-      if entry.gate:native(cost.heads, chunk.s_q) then
+      if entry.us_at then
+        us = us + chunk.count * entry.us_at(chunk.s_q)
+      elseif entry.gate:native(cost.heads, chunk.s_q) then
         us = us + chunk.count * native[i]
         native_chunks, native_rows = native_chunks + chunk.count, native_rows + chunk.count * chunk.s_q
       else
@@ -57,7 +83,8 @@ function M.score(chunks, gates, cost)
       end
     end
     rows[g] = {
-      name = entry.name, native_chunks = native_chunks / chunks.chunks, native_rows = native_rows / chunks.rows,
+      name = entry.name, native_chunks = entry.gate and native_chunks / chunks.chunks,
+      native_rows = entry.gate and native_rows / chunks.rows,
       us = us, best_us = best_us, regret_us = us - best_us, regret = (us - best_us) / best_us,
     }
   end
@@ -72,14 +99,17 @@ end
 
 -- ---- On the measured cells themselves -----------------------------------------------------------------------------------------
 
---- What each gate makes of the points of curves (fh.curve), each counted once: { name =, native = points taken natively,
--- points = of how many, mean = loss, worst = largest loss, at = "s_q 64 vllm csa" }; loss = time of the path taken over the
--- better one - 1.
+--- What each gate of such a list makes of the points of curves (fh.curve), each counted once: { name =, native = points taken
+-- natively, points = of how many, mean = loss, worst = largest loss, at = "s_q 64 vllm csa" }; loss = time of the path taken
+-- over the better one - 1.
 function M.cells(curves, gates)
   args.table("score.cells: curves", curves, 2)
   args.table("score.cells: gates", gates, 2)
-  local rows = {}
-  for g, entry in ipairs(gates) do
+  local rows, rules = {}, {}
+  for _, entry in ipairs(gates) do
+    if entry.gate then rules[#rules + 1] = entry end
+  end
+  for g, entry in ipairs(rules) do
     local row = { name = entry.name, native = 0, points = 0, mean = 0, worst = 0 }
     for _, curve in ipairs(curves) do
       for _, point in ipairs(curve.points) do
