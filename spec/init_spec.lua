@@ -29,3 +29,50 @@ describe("fewhead", function()
     assert.equal("0.2.0", fh.VERSION)
   end)
 end)
+
+describe("every command and experiment", function()
+  -- What stands for it in Lua, on the facade: a function, or a module that is called.
+  local CALLS = {
+    parity = "conformance", compare = "results", merge = "results.merge", bundle = "bundle", page = "results", plot = "results",
+    export = "results", info = "info",
+    ["experiments/bench"] = "timing.measure", ["experiments/bench_gpu"] = "bench.open",
+    ["experiments/bench_packed"] = "bench.open",
+    ["experiments/engine_ab"] = "engine_ab.read", ["experiments/flips"] = "flips.compare", ["experiments/gate_sweep"] = "sweep",
+    ["experiments/gate_traffic"] = "traffic", ["experiments/layers"] = "layers", ["experiments/layouts"] = "sweep",
+    ["experiments/overlap"] = "overlap", ["experiments/parity"] = "compare", ["experiments/peers"] = "compare",
+    ["experiments/serving_ab"] = "serve", ["experiments/serving_engine"] = "calibrate.fit",
+    ["experiments/serving_workloads"] = "serve",
+  }
+  -- Commands about the checkout or the prompt itself: there is no result to hold.
+  local NONE = { run = true, experiments = true, repl = true, doctor = true }
+
+  it("is one Lua call", function()
+    local names = {}
+    for name in helper.shell(helper.root .. "fewhead --help"):gmatch("\n  (%l+) ") do names[#names + 1] = name end
+    assert.is_true(#names >= 11)
+    for path in helper.shell("ls " .. helper.root .. "experiments/*.lua"):gmatch("(experiments/[%w_]+)%.lua") do
+      names[#names + 1] = path
+    end
+    for _, name in ipairs(names) do
+      local value = not NONE[name] and assert(CALLS[name], name .. ": no Lua call is named") and fh
+      for field in (value and CALLS[name] or ""):gmatch("[%w_]+") do value = value[field] end
+      local meta = type(value) == "table" and getmetatable(value)
+      assert.is_true(NONE[name] or type(value) == "function" or type(meta) == "table" and meta.__call ~= nil, name)
+    end
+  end)
+
+  it("that returns an object gives it print; save, plot and compare where they make sense", function()
+    for name, methods in pairs {
+      compare = "print save compare", sweep = "print save compare plot", layers = "print save compare",
+      conformance = "print save compare", results = "print save compare plot", diff = "print save",
+      gate = "print save compare plot", serve = "print save compare", gate_report = "print save", flips = "print",
+      overlap = "print", traffic = "print", bundle = "print", info = "print",
+    } do
+      local found = {}
+      for _, method in ipairs { "print", "save", "compare", "plot" } do
+        if rawget(fh[name].class, method) then found[#found + 1] = method end
+      end
+      assert.equal(methods, table.concat(found, " "), name)
+    end
+  end)
+end)

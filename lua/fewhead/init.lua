@@ -18,7 +18,7 @@ M._rooms = {
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "regret", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
-    "engine_ab" } },
+    "engine_ab", "traffic" } },
   { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot", "results", "bundle" } },
   { "cli", { "cli", "options", "interrupt", "progress", "bench", "info" } },
 }

@@ -85,3 +85,24 @@ describe("gate_report", function()
       helper.refusal(function() local made = fh.gate_report.make { sweeps = 1 } return made end))
   end)
 end)
+
+describe("fh.gate_report", function()
+  it("fits the gate itself, prints and saves", function()
+    local records = require "spec.decide.speedups" { [64] = 0.5, [128] = 2, [256] = 2 }
+    local at = helper.folder()
+    helper.write(at .. "s.jsonl", require("spec.report.some_records").text(records))
+    local report = fh.gate_report { sweep = assert(fh.sweep.read(at .. "s.jsonl")) }
+    assert.equal(128, report.gate.min_sq)
+    assert.matches("^Gate sweep\n", tostring(report))
+    assert.matches("\nexport VLLM_DSV41_FEWHEAD_MIN_SQ=128\n", tostring(report))
+    assert.is_function(report.print)
+    for _, name in ipairs { "r.txt", "r.md", "p.svg" } do assert.same({ true }, { report:save(at .. name) }, name) end
+    assert.equal(tostring(report) .. "\n", helper.read(at .. "r.txt"))
+    assert.matches("!%[[^%]]*%]%(r%.svg%)", helper.read(at .. "r.md"))
+    assert.equal(helper.read(at .. "r.svg"), helper.read(at .. "p.svg"))
+    assert.same({ nil, 'got "r", wanted a file that ends in .md, .txt or .svg' }, { report:save "r" })
+    helper.shell("rm -rf " .. at)
+    assert.equal("gate_report: sweep: got nil, wanted a sweep with records",
+      helper.refusal(function() local r = fh.gate_report {} return r end))
+  end)
+end)

@@ -17,14 +17,6 @@ local M = {}
 
 -- ---- Kinds of this room -------------------------------------------------------------------------------------------------------
 
--- A sweep's axis of whole numbers; the value stays text, as the sweep takes it.
-local function check_axis(value, row)
-  local ok, err = pcall(axis.integers, row.flag, value, row.lo, row.hi)
-  if ok then return value end
-  return nil, err:match(", wanted (.*)$")
-end
-option.kinds.AXIS = { parse = check_axis, check = check_axis }
-
 -- A plug-in and what to call it; the value is a provider (fh.provider).
 option.kinds.PROVIDER = {
   parse = function(text) return require("fewhead.device.provider").from_option(text) end,

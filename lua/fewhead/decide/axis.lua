@@ -218,6 +218,14 @@ function VALUES.parse(text, row)
   return nil, tostring(err):match(", wanted (.*)$")
 end
 
+-- Whole numbers that are no axis of a case: thresholds, say. The value stays as it is given.
+local function check_integers(value, row)
+  local ok, err = pcall(M.integers, row.key, value, row.lo, row.hi)
+  if ok then return value end
+  return nil, tostring(err):match(", wanted (.*)$")
+end
+option.kinds.AXIS = { check = check_integers, parse = check_integers }
+
 -- What the help calls several values of a kind.
 local METAVARS = { number = "AXIS" }
 

@@ -16,6 +16,7 @@ local M = {}
 
 local Report = {}
 Report.__index = Report
+M.class = Report -- fewhead.report.result gives it print
 
 -- s_q values as "64 .. 512" or "2048".
 local function range(list)
@@ -102,13 +103,19 @@ local function after_measured(sweep)
   return lines
 end
 
---- Put a report together. options: sweep; gate (from gate.fit) or gate_error (why there is none); title; min_sq (thresholds to
--- compare, a list); environment, a gate to compare with them; traffic = { trace =, chunks = } to score them on.
+--- Put a report together; also fh.gate_report { sweep = sweep }. options: sweep; gate (from gate.fit) or gate_error (why there is
+-- none), else the gate is fitted here; title ("Gate sweep"); min_sq (thresholds to compare, a list); environment, a gate to
+-- compare with them; traffic = { trace =, chunks = } to score them on. Returns an object that prints as text, with text(),
+-- markdown(), svg(), write(base) and save(path).
 function M.make(options)
   options = args.options("gate_report", options,
     { "sweep", "gate", "gate_error", "title", "min_sq", "traffic", "environment" }, 2)
-  local sweep, fitted = options.sweep, options.gate
-  local self = setmetatable({ title = options.title, sweep = sweep, gate = fitted, sections = {} }, Report)
+  local sweep, fitted, gate_error = options.sweep, options.gate, options.gate_error
+  if type(sweep) ~= "table" or type(sweep.records) ~= "table" or #sweep.records == 0 then
+    error(("gate_report: sweep: got %s, wanted a sweep with records"):format(args.show(sweep)), 2)
+  end
+  if fitted == nil and gate_error == nil then fitted, gate_error = gate.fit(sweep) end
+  local self = setmetatable({ title = options.title or "Gate sweep", sweep = sweep, gate = fitted, sections = {} }, Report)
   local function section(part) self.sections[#self.sections + 1] = part end
   section { lines = head_lines(sweep) }
   local rows, columns = sweep:rows()
@@ -118,7 +125,7 @@ function M.make(options)
       record.parity.status, tostring(record.parity.reason)) } }
   end
   if not fitted then
-    section { title = "Gate", lines = { options.gate_error } }
+    section { title = "Gate", lines = { gate_error } }
     return self
   end
   section { title = "Gate", lines = gate_lines(fitted), code = fitted:export_line() }
@@ -168,9 +175,26 @@ function Report:markdown(picture, traffic)
   return table.concat(out, "\n")
 end
 
+function Report:__tostring() return self:text() end
+
+--- Write the report, whole or not at all: .md as markdown, with its pictures beside it as write() has them; .txt as printed;
+-- .svg, the picture alone. true | nil, error.
+function Report:save(path)
+  args.string("gate_report:save: path", path)
+  local base, ending = path:match("^(.*)%.(%w+)$")
+  local ok, err
+  if ending == "md" then ok, err = self:write(base)
+  elseif ending == "txt" then ok, err = file.write(path, self:text() .. "\n")
+  elseif ending == "svg" then
+    local svg = self:svg()
+    if svg then ok, err = file.write(path, svg) else ok, err = nil, path .. ": no record has a time" end
+  else ok, err = nil, ("got %s, wanted a file that ends in .md, .txt or .svg"):format(args.show(path)) end
+  return ok, err
+end
+
 -- The published gate and, where there is one, the gate of this report, as marks of a picture.
 local function marks_of(fitted)
-  local marks = { { x = gate.default_min_sq, label = ("published %d"):format(gate.default_min_sq), colour = 6 } }
+  local marks = pictures.marks()
   if fitted.enabled then
     local always = fitted.min_sq == 0 and " (always)" or ""
     table.insert(marks, 1, { x = fitted.min_sq, label = ("MIN_SQ %.0f%s"):format(fitted.min_sq, always) })
@@ -206,4 +230,5 @@ function Report:write(base)
   return file.write(base .. ".md", self:markdown(svg and name .. ".svg", traffic and name .. "_traffic.svg"))
 end
 
-return M
+-- A tail call: errors blame the caller, as for M.make itself.
+return setmetatable(M, { __call = function(_, ...) return M.make(...) end })

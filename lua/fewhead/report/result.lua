@@ -245,6 +245,7 @@ ServeDiff.print = all.print
 local BY_MODULE = {
   compare = records, sweep = records, layers = records, conformance = records, results = records, diff = diff, gate = gate,
   serve = serve, flips = {}, overlap = {}, traffic = {}, info = {}, bundle = {},
+  gate_report = {},
 }
 
 --- Give the class of a module's objects its methods: print for all; save and compare where the module's kind of object has them.

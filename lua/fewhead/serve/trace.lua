@@ -356,8 +356,8 @@ function LOAD.check(value, row)
 end
 option.kinds.LOAD = LOAD
 
--- What M.chunks takes.
-local CHUNK_OPTIONS = option.rows("trace.chunks", {
+--- The options of M.chunks (fewhead.base.option).
+M.chunk_rows = option.rows("trace.chunks", {
   { "--max-tokens", "INTEGER", "rows of a chunk at most", default = M.max_tokens, lo = 1, hi = MOST_TOKENS },
   { "--decode-rows", "INTEGER", "of these, rows that running decodes take", default = 0, lo = 0 },
   { "--tokens-per-s", "NUMBER", "prompt tokens the engine computes a second", default = M.tokens_per_s, lo = 1, hi = 1e12,
@@ -382,7 +382,7 @@ function M.chunks(trace, options)
   if getmetatable(trace) ~= Trace then
     error(("trace.chunks: trace: got %s, wanted what trace.read returned"):format(args.show(trace)), 2)
   end
-  local o = option.table("trace.chunks", options, CHUNK_OPTIONS)
+  local o = option.table("trace.chunks", options, M.chunk_rows)
   local most, decode_rows, speed, cached, pack, load = o.max_tokens, o.decode_rows, o.tokens_per_s, o.prefix_cache, o.pack, o.load
   if decode_rows >= most then
     error(("trace.chunks: decode_rows: got %s, wanted a whole number in 0 .. %d"):format(args.show(decode_rows), most - 1), 2)
