@@ -1,5 +1,5 @@
 /*
- * The 64-row tile of sm90: O[64 x 512] = softmax(Q[64 x d] K^T) V over a list of KV rows; what a row is, a policy says.
+ * The 64-row tile of sm90: O[64 x 512] = softmax(Q[64 x d] K^T) V over a list of KV rows; what a row is, a tiling says.
  *
  * One persistent CTA of four warpgroups an SM. Blocks of 64 list entries, and the tiles they belong to, follow without
  * a gap:
@@ -31,7 +31,7 @@
  * these words of the entries' marks, and the scoring threads test them. One fetching thread tells the others what the
  * next tile is.
  *
- * A policy is a struct that is passed to the kernel by value:
+ * A tiling is a struct that is passed to the kernel by value:
  *   int32_t tiles                        tiles of the launch at most, below 2^31 - 2^16
  *   int32_t count()                      how many there are
  *   void enter(), void leave()           first and last in every CTA: what the grid owes those in front of it and
@@ -94,7 +94,7 @@ struct Tile {
   const int32_t *list; /* KV rows of its entries */
   int32_t rows;        /* rows 0 .. rows - 1 are real; the others are zeros and never stored. -1: no more tiles */
   uint32_t entries;
-  int32_t part; /* the policy's own */
+  int32_t part; /* the tiling's own */
   int32_t unused;
 };
 static_assert(sizeof(Tile) == 32, "two 16-byte units");
@@ -250,13 +250,13 @@ struct Share {
 
 /* Q of a tile: the columns for registers through the ring, the others to where wgmma reads them once that is free.
  * `filled`: granules of the tail that may be other than zero. */
-template <int kD, bool kAligned, typename Policy>
-FHK_DEV void fetch_query(const Policy &policy, const Tile &tile, uint32_t smem, const Barriers<kD> &bar,
+template <int kD, bool kAligned, typename Tiling>
+FHK_DEV void fetch_query(const Tiling &tiling, const Tile &tile, uint32_t smem, const Barriers<kD> &bar,
                          const Share &share, int lane, uint32_t turn, Ring<Shape<kD>::kSlots> &ring, int &filled) {
   using X = Shape<kD>;
   for (int g = 0; g < granules(tile); g++) {
     const int r = g * kGranule + share.row0;
-    const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + share.unit * 8;
+    const uint16_t *src = tiling.q_row(tile, r < tile.rows ? r : 0) + share.unit * 8;
     const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + (g & 1) * kGranuleBytes + share.mine;
     if ((g & 1) == 0) ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
 #pragma unroll
@@ -270,7 +270,7 @@ FHK_DEV void fetch_query(const Policy &policy, const Tile &tile, uint32_t smem, 
   ptx::mbar_wait(bar.tail_empty(), (turn & 1) ^ 1);
   for (int g = 0; g < max(granules(tile), filled); g++) { /* with zeros where the last tile had rows, or nobody yet */
     const int r = g * kGranule + share.row0;
-    const uint16_t *src = policy.q_row(tile, r < tile.rows ? r : 0) + kRegisterSteps * 16 + share.unit * 8;
+    const uint16_t *src = tiling.q_row(tile, r < tile.rows ? r : 0) + kRegisterSteps * 16 + share.unit * 8;
     const uint32_t dst = smem + X::kQueryTail + g * kGranuleChunk + share.mine;
 #pragma unroll
     for (int c = 0; c < kTailChunks + (X::kRope ? 1 : 0); c++)
@@ -293,30 +293,30 @@ FHK_DEV void store_words(uint32_t words, uint32_t member0, uint32_t member1, int
 }
 
 /* Start a tile's Q and list towards L2, by lines of 128 bytes. */
-template <int kD, typename Policy>
-FHK_DEV void prefetch_tile(const Policy &policy, const Tile &next, const Share &share, int t) {
+template <int kD, typename Tiling>
+FHK_DEV void prefetch_tile(const Tiling &tiling, const Tile &next, const Share &share, int t) {
   for (int r = share.row0; r < next.rows; r += kGranule)
-    for (int column = share.unit * 64; column < kD; column += 8 * 64) ptx::prefetch_l2(policy.q_row(next, r) + column);
+    for (int column = share.unit * 64; column < kD; column += 8 * 64) ptx::prefetch_l2(tiling.q_row(next, r) + column);
   for (uint32_t at = t * 32; at < next.entries; at += 128 * 32) ptx::prefetch_l2(next.list + at);
 }
 
-template <int kD, bool kAligned, typename Policy>
-FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, int warp, int lane) {
+template <int kD, bool kAligned, typename Tiling>
+FHK_DEV void fetch(const Tiling &tiling, int32_t tiles, uint32_t smem, int t, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   const Share share = {t >> 3, t & 7, swizzled(t >> 3, t & 7)};
-  const int query0 = policy.query_of(warp * kGranule),
-            queries = policy.query_of(warp * kGranule + kGranule - 1) - query0 + 1;
+  const int query0 = tiling.query_of(warp * kGranule),
+            queries = tiling.query_of(warp * kGranule + kGranule - 1) - query0 + 1;
   Ring<X::kSlots> ring;
   uint32_t rope_phase = 1, words = smem + X::kWords;
   int filled = kRows / kGranule;                   /* granules of the tail that may be other than zero */
-  int32_t i = blockIdx.x, looked = policy.look(i); /* thread 0: the tile to tell of next */
+  int32_t i = blockIdx.x, looked = tiling.look(i); /* thread 0: the tile to tell of next */
   auto tell = [&](uint32_t turn) {
     Tile tile = {0, nullptr, -1, 0, 0, 0};
     if (i < tiles) {
-      tile = policy.tile(i, looked);
-      i = policy.next(i);
-      if (i < tiles) looked = policy.look(i);
+      tile = tiling.tile(i, looked);
+      i = tiling.next(i);
+      if (i < tiles) looked = tiling.look(i);
     }
     tell_tile(smem + X::kTiles, bar.told(turn & 3), turn, tile);
   };
@@ -333,19 +333,19 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
       }
     };
     start_entries(0);
-    fetch_query<kD, kAligned>(policy, tile, smem, bar, share, lane, turn, ring, filled);
+    fetch_query<kD, kAligned>(tiling, tile, smem, bar, share, lane, turn, ring, filled);
     /* ---- K = V */
     const int32_t blocks = blocks_of(tile);
     for (int32_t n = 0; n < blocks; n++) {
       const uint32_t pos = n * kBlock + lane;
-      const uint32_t member0 = pos < tile.entries ? policy.member(tile, pos, query0 >> 5) : 0;
-      const uint32_t member1 = pos + 32 < tile.entries ? policy.member(tile, pos + 32, query0 >> 5) : 0;
+      const uint32_t member0 = pos < tile.entries ? tiling.member(tile, pos, query0 >> 5) : 0;
+      const uint32_t member1 = pos + 32 < tile.entries ? tiling.member(tile, pos + 32, query0 >> 5) : 0;
       const uint16_t *src[4];
       bool real[4];
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        real[k] = static_cast<uint32_t>(entries[k]) < policy.kv_rows;
-        src[k] = policy.kv(real[k] ? entries[k] : 0) + share.unit * 8;
+        real[k] = static_cast<uint32_t>(entries[k]) < tiling.kv_rows;
+        src[k] = tiling.kv(real[k] ? entries[k] : 0) + share.unit * 8;
       }
       if (n + 1 < blocks) start_entries(n + 1);
 #pragma unroll
@@ -374,7 +374,7 @@ FHK_DEV void fetch(const Policy &policy, int32_t tiles, uint32_t smem, int t, in
         copies_arrive<kAligned>(bar.rope_full());
       }
       if (n == 0 && t == 0) tell(turn + 1);
-      if (n == 1 || blocks == 1) prefetch_tile<kD>(policy, hear_tile<kD>(smem, turn + 1), share, t);
+      if (n == 1 || blocks == 1) prefetch_tile<kD>(tiling, hear_tile<kD>(smem, turn + 1), share, t);
     }
   }
 }
@@ -560,25 +560,25 @@ FHK_DEV float2 make_p(const float (&s)[32], float scale, float m0, float m1, uin
 
 /* The end of a tile, by the first lane of each quad: what O is multiplied by to be out, and the statistics. top: the
  * true maxima of its two rows; rest: what brings O and the sums up to them; l: the whole sums by then. */
-template <typename Policy>
-FHK_DEV void finish_rows(const Policy &policy, const Tile &tile, int r0, float2 top, float2 rest, float2 l, float sink0,
+template <typename Tiling>
+FHK_DEV void finish_rows(const Tiling &tiling, const Tile &tile, int r0, float2 top, float2 rest, float2 l, float sink0,
                          float sink1, uint32_t finish) {
   const int r1 = r0 + 8;
-  if constexpr (Policy::kPartial) {
-    policy.sums(tile)[r0] = make_float2(top.x, l.x);
-    policy.sums(tile)[r1] = make_float2(top.y, l.y);
+  if constexpr (Tiling::kPartial) {
+    tiling.sums(tile)[r0] = make_float2(top.x, l.x);
+    tiling.sums(tile)[r1] = make_float2(top.y, l.y);
     ptx::st_shared_f(finish, rest.x);
     ptx::st_shared_f(finish + 8 * 4, rest.y);
   } else {
-    if (r0 < tile.rows) policy.statistics(tile, r0, top.x, l.x);
-    if (r1 < tile.rows) policy.statistics(tile, r1, top.y, l.y);
+    if (r0 < tile.rows) tiling.statistics(tile, r0, top.x, l.x);
+    if (r1 < tile.rows) tiling.statistics(tile, r1, top.y, l.y);
     ptx::st_shared_f(finish, inverse_denominator(top.x, l.x, sink0) * rest.x);
     ptx::st_shared_f(finish + 8 * 4, inverse_denominator(top.y, l.y, sink1) * rest.y);
   }
 }
 
-template <int kD, typename Policy>
-FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
+template <int kD, typename Tiling>
+FHK_DEV void score(const Tiling &tiling, uint32_t smem, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of
@@ -589,16 +589,16 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
   Ring<X::kSlots> ring;
   uint32_t turn = 0; /* blocks so far */
   uint32_t words = smem + X::kWords;
-  const uint32_t word0 = (warp * kGranule + policy.query_of(r0) - policy.query_of(warp * kGranule)) * 8;
-  const uint32_t word1 = word0 + (policy.query_of(r1) - policy.query_of(r0)) * 8;
+  const uint32_t word0 = (warp * kGranule + tiling.query_of(r0) - tiling.query_of(warp * kGranule)) * 8;
+  const uint32_t word1 = word0 + (tiling.query_of(r1) - tiling.query_of(r0)) * 8;
   for (uint32_t tile_turn = 0;; tile_turn++) {
     Tile tile = hear_tile<kD>(smem, tile_turn);
     if (tile.rows < 0) break;
     const int32_t blocks = blocks_of(tile);
     float sink0 = -INFINITY, sink1 = -INFINITY;
-    if constexpr (!Policy::kPartial) {
-      if (r0 < tile.rows) sink0 = policy.sink(tile, r0);
-      if (r1 < tile.rows) sink1 = policy.sink(tile, r1);
+    if constexpr (!Tiling::kPartial) {
+      if (r0 < tile.rows) sink0 = tiling.sink(tile, r0);
+      if (r1 < tile.rows) sink1 = tiling.sink(tile, r1);
     }
     /* ---- Q from the ring to registers */
     uint32_t q[kRegisterSteps][4];
@@ -619,12 +619,12 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       }
       float2 x, sums;
       auto make = [&]() {
-        sums = make_p<Policy::kShared>(s, policy.scale, m0, m1, p_mine + buffer * kChunkBytes, frag_row, frag_unit, x);
+        sums = make_p<Tiling::kShared>(s, tiling.scale, m0, m1, p_mine + buffer * kChunkBytes, frag_row, frag_unit, x);
       };
       auto hide_others = [&]() {
         const uint2 mine0 = ptx::ld_shared2(words + word0), mine1 = ptx::ld_shared2(words + word1);
-        if (Policy::kShared || (mine0.x & mine0.y) != ~0u)
-          hide(s, mine0, mine1, lane, [](float x) { return Policy::kShared ? fmaf(x, 0.f, -INFINITY) : -INFINITY; });
+        if (Tiling::kShared || (mine0.x & mine0.y) != ~0u)
+          hide(s, mine0, mine1, lane, [](float x) { return Tiling::kShared ? fmaf(x, 0.f, -INFINITY) : -INFINITY; });
       };
       ptx::wgmma_wait<0>();
       ptx::keep(s);
@@ -635,11 +635,11 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
         make();
       } else {
         hide_others();
-        x = lane_max<Policy::kShared>(s);
+        x = lane_max<Tiling::kShared>(s);
       }
       if (n == 0 ||
-          __any_sync(~0u, !(fmaf(x.x, policy.scale, -m0) <= kSlack) | !(fmaf(x.y, policy.scale, -m1) <= kSlack))) {
-        if constexpr (Policy::kShared) {
+          __any_sync(~0u, !(fmaf(x.x, tiling.scale, -m0) <= kSlack) | !(fmaf(x.y, tiling.scale, -m1) <= kSlack))) {
+        if constexpr (Tiling::kShared) {
           if (__any_sync(~0u, !(x.x < INFINITY) | !(x.y < INFINITY))) {
             silence(s, smem + X::kRing, ring, lane);
             /* The words are read anew, or the compiler keeps the 64 conditions of above for this. */
@@ -650,8 +650,8 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
         }
         const float2 row = quad_max(x);
         const float old0 = m0, old1 = m1;
-        m0 = fmaxf(m0, row.x * policy.scale);
-        m1 = fmaxf(m1, row.y * policy.scale);
+        m0 = fmaxf(m0, row.x * tiling.scale);
+        m1 = fmaxf(m1, row.y * tiling.scale);
         const float rescale0 = ptx::exp2(old0 - m0), rescale1 = ptx::exp2(old1 - m1);
         l0 *= rescale0, l1 *= rescale1;
         if ((lane & 3) == 0) {
@@ -666,11 +666,11 @@ FHK_DEV void score(const Policy &policy, uint32_t smem, int warp, int lane) {
       if (n + 1 == blocks) {                   /* out = O / (l + 2^(sink - m)), with the true maxima again */
         tile = hear_tile<kD>(smem, tile_turn); /* again: it would cost registers beside Q */
         top = quad_max(top);
-        const float top0 = fmaxf(top.x * policy.scale, kMaxStart), top1 = fmaxf(top.y * policy.scale, kMaxStart);
+        const float top0 = fmaxf(top.x * tiling.scale, kMaxStart), top1 = fmaxf(top.y * tiling.scale, kMaxStart);
         const float rest0 = ptx::exp2(m0 - top0), rest1 = ptx::exp2(m1 - top1);
         const float2 l = quad_sum(make_float2(l0 * rest0, l1 * rest1));
         if ((lane & 3) == 0)
-          finish_rows(policy, tile, r0, make_float2(top0, top1), make_float2(rest0, rest1), l, sink0, sink1,
+          finish_rows(tiling, tile, r0, make_float2(top0, top1), make_float2(rest0, rest1), l, sink0, sink1,
                       smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4);
       }
       ptx::fence_proxy_async();                                  /* P, before wgmma reads it */
@@ -726,8 +726,8 @@ FHK_DEV void store_row(const float (&o)[64], float factor, uint16_t *row, bool a
     *reinterpret_cast<uint4 *>(row + 32 * j + 8 * c4) = make_uint4(v[j][0], v[j][1], v[j][2], v[j][3]);
 }
 
-template <int kD, typename Policy>
-FHK_DEV void pv(const Policy &policy, uint32_t smem, int half, int warp, int lane) {
+template <int kD, typename Tiling>
+FHK_DEV void pv(const Tiling &tiling, uint32_t smem, int half, int warp, int lane) {
   using X = Shape<kD>;
   const Barriers<kD> bar{smem + X::kBarriers};
   const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
@@ -781,8 +781,8 @@ FHK_DEV void pv(const Policy &policy, uint32_t smem, int half, int warp, int lan
       warp_arrive(bar.taken(buffer), lane);
       ring.skip(kQuarters);
     }
-    if constexpr (Policy::kPartial) {
-      float4 *to = policy.partial(tile) + half * 32 * 128 + warp * 32 + lane;
+    if constexpr (Tiling::kPartial) {
+      float4 *to = tiling.partial(tile) + half * 32 * 128 + warp * 32 + lane;
 #pragma unroll
       for (int j = 0; j < 16; j++)
         to[j * 128] =
@@ -792,56 +792,56 @@ FHK_DEV void pv(const Policy &policy, uint32_t smem, int half, int warp, int lan
         to[(16 + j) * 128] =
             make_float4(o1[4 * j] * finish0, o1[4 * j + 1] * finish0, o1[4 * j + 2] * finish1, o1[4 * j + 3] * finish1);
     } else if (warp * kGranule < tile.rows) {
-      uint16_t *row = r0 < tile.rows ? policy.out_row(tile, r0) + half * 256 : nullptr;
-      store_row<0>(o0, finish0, row, policy.aligned_out, lane);
-      store_row<0>(o1, finish0, row ? row + 128 : nullptr, policy.aligned_out, lane);
+      uint16_t *row = r0 < tile.rows ? tiling.out_row(tile, r0) + half * 256 : nullptr;
+      store_row<0>(o0, finish0, row, tiling.aligned_out, lane);
+      store_row<0>(o1, finish0, row ? row + 128 : nullptr, tiling.aligned_out, lane);
       if (warp * kGranule + 8 < tile.rows) {
-        row = r1 < tile.rows ? policy.out_row(tile, r1) + half * 256 : nullptr;
-        store_row<1>(o0, finish1, row, policy.aligned_out, lane);
-        store_row<1>(o1, finish1, row ? row + 128 : nullptr, policy.aligned_out, lane);
+        row = r1 < tile.rows ? tiling.out_row(tile, r1) + half * 256 : nullptr;
+        store_row<1>(o0, finish1, row, tiling.aligned_out, lane);
+        store_row<1>(o1, finish1, row ? row + 128 : nullptr, tiling.aligned_out, lane);
       }
     }
   }
 }
 
-template <int kD, bool kAligned, typename Policy>
-__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Policy policy) {
+template <int kD, bool kAligned, typename Tiling>
+__global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Tiling tiling) {
   using X = Shape<kD>;
   extern __shared__ __align__(1024) uint8_t memory[];
   const uint32_t smem = ptx::smem_addr(memory);
   const int all_warps = __shfl_sync(~0u, threadIdx.x >> 5, 0); /* the same in all lanes, and the compiler knows */
   const int group = all_warps >> 2, warp = all_warps & 3, t = threadIdx.x & 127, lane = t & 31;
-  policy.enter();
-  const int32_t tiles = policy.count();
-  if (static_cast<int32_t>(blockIdx.x) >= tiles) return policy.leave();
+  tiling.enter();
+  const int32_t tiles = tiling.count();
+  if (static_cast<int32_t>(blockIdx.x) >= tiles) return tiling.leave();
   if (threadIdx.x == 0) Barriers<kD>{smem + X::kBarriers}.init();
   __syncthreads();
   /* ptxas honours setmaxnreg only where each role is one branch of a single if/else. */
   if (group == 3) {
     ptx::setmaxnreg_dec<kFetchRegs>();
-    fetch<kD, kAligned>(policy, tiles, smem, t, warp, lane);
+    fetch<kD, kAligned>(tiling, tiles, smem, t, warp, lane);
   } else if (group == 0) {
     ptx::setmaxnreg_inc<kScoreRegs>();
-    score<kD>(policy, smem, warp, lane);
+    score<kD>(tiling, smem, warp, lane);
   } else {
     ptx::setmaxnreg_inc<kPvRegs>();
-    pv<kD>(policy, smem, group - 1, warp, lane);
+    pv<kD>(tiling, smem, group - 1, warp, lane);
   }
-  policy.leave();
+  tiling.leave();
 }
 
-template <int kD, bool kAligned, typename Policy>
+template <int kD, bool kAligned, typename Tiling>
 cudaError_t prepare() {
-  return cudaFuncSetAttribute(kernel<kD, kAligned, Policy>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  return cudaFuncSetAttribute(kernel<kD, kAligned, Tiling>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               Shape<kD>::kBytes);
 }
 
-/* early: the policy's enter() keeps the order among grids, so that this one may start before the one in front has
+/* early: the tiling's enter() keeps the order among grids, so that this one may start before the one in front has
  * ended. */
-template <int kD, bool kAligned, typename Policy>
-cudaError_t launch(const Policy &policy, bool early, int32_t multiprocessors, cudaStream_t stream) {
-  const int32_t ctas = policy.tiles < multiprocessors ? policy.tiles : multiprocessors;
-  return launch_grid(early, kernel<kD, kAligned, Policy>, ctas, kThreads, Shape<kD>::kBytes, stream, policy);
+template <int kD, bool kAligned, typename Tiling>
+cudaError_t launch(const Tiling &tiling, bool early, int32_t multiprocessors, cudaStream_t stream) {
+  const int32_t ctas = tiling.tiles < multiprocessors ? tiling.tiles : multiprocessors;
+  return launch_grid(early, kernel<kD, kAligned, Tiling>, ctas, kThreads, Shape<kD>::kBytes, stream, tiling);
 }
 
 }  // namespace sm90_tile

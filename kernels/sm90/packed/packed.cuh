@@ -130,26 +130,26 @@ struct Packed {
  * a PV thread would hold. */
 constexpr int kCombineParts = 8, kCombineVectors = 2 * 32 / kCombineParts;
 template <int kD> /* the same for all: a template may stand in several files */
-__global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<true> policy) {
+__global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<true> tiling) {
   ptx::wait_for_grid_before();
   const int t = threadIdx.x, lane = t & 31, vector0 = static_cast<int>(blockIdx.x % kCombineParts) * kCombineVectors;
-  const int32_t i = static_cast<int32_t>(blockIdx.x / kCombineParts) * policy.splits;
-  if (i >= policy.count()) return;
-  const Tile tile = policy.tile(i, policy.look(i));
+  const int32_t i = static_cast<int32_t>(blockIdx.x / kCombineParts) * tiling.splits;
+  if (i >= tiling.count()) return;
+  const Tile tile = tiling.tile(i, tiling.look(i));
   const int r0 = (t >> 5) * kGranule + (lane >> 2), r1 = r0 + 8;
   float m0 = kMaxStart, m1 = kMaxStart;
-  for (int32_t k = 0; k < policy.splits; k++) {
-    m0 = fmaxf(m0, policy.sums(tile, k)[r0].x);
-    m1 = fmaxf(m1, policy.sums(tile, k)[r1].x);
+  for (int32_t k = 0; k < tiling.splits; k++) {
+    m0 = fmaxf(m0, tiling.sums(tile, k)[r0].x);
+    m1 = fmaxf(m1, tiling.sums(tile, k)[r1].x);
   }
   float l0 = 0.f, l1 = 0.f;
   float4 o[kCombineVectors] = {};
-  for (int32_t k = 0; k < policy.splits; k++) {
-    const float2 sum0 = policy.sums(tile, k)[r0], sum1 = policy.sums(tile, k)[r1];
+  for (int32_t k = 0; k < tiling.splits; k++) {
+    const float2 sum0 = tiling.sums(tile, k)[r0], sum1 = tiling.sums(tile, k)[r1];
     const float factor0 = ptx::exp2(sum0.x - m0), factor1 = ptx::exp2(sum1.x - m1);
     l0 = fmaf(sum0.y, factor0, l0);
     l1 = fmaf(sum1.y, factor1, l1);
-    const float4 *from = policy.partial(tile, k) + vector0 * 128 + t;
+    const float4 *from = tiling.partial(tile, k) + vector0 * 128 + t;
 #pragma unroll
     for (int v = 0; v < kCombineVectors; v++) {
       const float4 x = from[v * 128];
@@ -162,14 +162,14 @@ __global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<tr
     const int r = second ? r1 : r0;
     const float m = second ? m1 : m0, l = second ? l1 : l0;
     if (r >= tile.rows) continue;
-    if (vector0 == 0 && (lane & 3) == 0) policy.statistics(tile, r, m, l);
-    const float factor = inverse_denominator(m, l, policy.sink(tile, r));
-    uint16_t *row = policy.out_row(tile, r) + vector0 * 8 + 2 * (lane & 3);
+    if (vector0 == 0 && (lane & 3) == 0) tiling.statistics(tile, r, m, l);
+    const float factor = inverse_denominator(m, l, tiling.sink(tile, r));
+    uint16_t *row = tiling.out_row(tile, r) + vector0 * 8 + 2 * (lane & 3);
 #pragma unroll
     for (int v = 0; v < kCombineVectors; v++) {
       const float2 x = second ? make_float2(o[v].z, o[v].w) : make_float2(o[v].x, o[v].y);
       const uint32_t pair = ptx::pack_bf16(x.x * factor, x.y * factor);
-      if (policy.aligned_out) {
+      if (tiling.aligned_out) {
         *reinterpret_cast<uint32_t *>(row + v * 8) = pair;
       } else {
         row[v * 8] = static_cast<uint16_t>(pair);
@@ -188,22 +188,22 @@ cudaError_t prepare() {
 template <int kD, bool kAligned, bool kSplit>
 cudaError_t launch_tiles(const fh_call *call, const fh_plan *plan, int32_t splits, void *partials, const fhk_gpu *gpu,
                          cudaStream_t stream) {
-  Packed<kSplit> policy;
-  policy.call = *call;
-  policy.plan = *plan;
-  if (call->path != FH_AUTO) policy.plan.packed_from = nullptr;
-  policy.splits = splits;
-  policy.tiles = static_cast<int32_t>(plan->groups) * splits;
-  policy.partials = static_cast<float4 *>(partials);
-  policy.partial_sums = reinterpret_cast<float2 *>(static_cast<char *>(partials) + policy.tiles * kPartialBytes);
-  policy.kv_rows = static_cast<uint32_t>(call->s_kv);
-  policy.over_h = (65536 + call->h_q - 1) / call->h_q;
-  policy.scale = call->sm_scale * kLog2e;
-  policy.aligned_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
-  const cudaError_t status = sm90_tile::launch<kD, kAligned>(policy, true, gpu->multiprocessors, stream);
+  Packed<kSplit> tiling;
+  tiling.call = *call;
+  tiling.plan = *plan;
+  if (call->path != FH_AUTO) tiling.plan.packed_from = nullptr;
+  tiling.splits = splits;
+  tiling.tiles = static_cast<int32_t>(plan->groups) * splits;
+  tiling.partials = static_cast<float4 *>(partials);
+  tiling.partial_sums = reinterpret_cast<float2 *>(static_cast<char *>(partials) + tiling.tiles * kPartialBytes);
+  tiling.kv_rows = static_cast<uint32_t>(call->s_kv);
+  tiling.over_h = (65536 + call->h_q - 1) / call->h_q;
+  tiling.scale = call->sm_scale * kLog2e;
+  tiling.aligned_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
+  const cudaError_t status = sm90_tile::launch<kD, kAligned>(tiling, true, gpu->multiprocessors, stream);
   if constexpr (kSplit) {
     if (status == cudaSuccess)
-      return launch_behind(gpu->capability, combine<kD>, plan->groups * kCombineParts, 128, 0, stream, policy);
+      return launch_behind(gpu->capability, combine<kD>, plan->groups * kCombineParts, 128, 0, stream, tiling);
   }
   return status;
 }

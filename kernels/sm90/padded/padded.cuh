@@ -69,15 +69,15 @@ cudaError_t prepare() {
 
 template <int kD, bool kAligned>
 cudaError_t launch(const fh_call *call, int32_t multiprocessors, cudaStream_t stream) {
-  Padded policy;
-  policy.call = *call;
-  policy.head_tiles = call->h_pad / kRows;
-  policy.rows = rows_of(*call);
-  policy.tiles = static_cast<int32_t>(most_rows(*call) * policy.head_tiles);
-  policy.kv_rows = static_cast<uint32_t>(call->s_kv);
-  policy.scale = call->sm_scale * kLog2e;
-  policy.aligned_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
-  return sm90_tile::launch<kD, kAligned>(policy, call->path == FH_AUTO, multiprocessors, stream);
+  Padded tiling;
+  tiling.call = *call;
+  tiling.head_tiles = call->h_pad / kRows;
+  tiling.rows = rows_of(*call);
+  tiling.tiles = static_cast<int32_t>(most_rows(*call) * tiling.head_tiles);
+  tiling.kv_rows = static_cast<uint32_t>(call->s_kv);
+  tiling.scale = call->sm_scale * kLog2e;
+  tiling.aligned_out = aligned(call->out, call->out_stride_s, call->out_stride_h, 2, 16);
+  return sm90_tile::launch<kD, kAligned>(tiling, call->path == FH_AUTO, multiprocessors, stream);
 }
 
 #define FHK_SM90_PADDED_DECLARE(D, ALIGNED)          \
