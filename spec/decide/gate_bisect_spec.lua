@@ -73,4 +73,19 @@ describe("gate_bisect.new", function()
     end
     assert.same({ 128, 91, 108, 99 }, seen)
   end)
+
+  it("asks for the function of a pattern that is one, by its name", function()
+    local fh, speedups = require "fewhead", require "spec.decide.speedups"
+    local list = speedups { [64] = 0.5, [256] = 2 }
+    for _, record in ipairs(list) do record.case.pattern, record.case.pattern_name = "function", "mine" end
+    local mine, other = { name = "mine", row = function(row) return { row } end }, function(row) return { row } end
+    for _, given in ipairs { { pattern = { "csa", other, mine } }, { pattern = mine } } do
+      local options = fh.gate_bisect.new(given) { records = list }
+      assert.equal(mine, options.pattern)
+      assert.same({ 128 }, { options.s_q, options.pattern_name, options.topk, options.s_kv })
+      assert.equal("function", fh.case(options).pattern)
+    end
+    assert.is_nil(fh.gate_bisect.new({ pattern = { other } }) { records = list })
+    assert.is_nil(fh.gate_bisect.new() { records = list })
+  end)
 end)

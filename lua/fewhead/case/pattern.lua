@@ -167,6 +167,15 @@ function M.given_name(pattern)
   return rule and rule.name
 end
 
+--- The function among the values of an axis that a described case names: its pattern_name, nil for one without. nil for none.
+function M.among(values, name)
+  if rule_of(values) then values = { values } end
+  for _, one in ipairs(type(values) == "table" and values or {}) do
+    local rule = rule_of(one)
+    if rule and rule.name == name then return one end
+  end
+end
+
 local function entry_of(pattern) return PATTERNS[M.name_of(pattern)] end
 
 --- The options that a pattern takes beyond those that all of them do, in order. Here and below a pattern is a name or a function.

@@ -6,6 +6,7 @@
 -- WIDTH apart or noise hides which side the middle is on.
 
 local gate = require "fewhead.decide.gate"
+local pattern = require "fewhead.case.pattern"
 
 local M = {}
 
@@ -36,25 +37,36 @@ end
 -- Options of a case that a description holds and that follow from s_q unless they were asked for.
 local FOLLOW = { "s_kv", "prior" }
 
+-- The options of the cell with these s_q rows beside a described case. A description has no function: that of `given` stands
+-- for it; nil where there is none.
+local function options_of(described, s_q, given)
+  local options = {}
+  for key, value in pairs(described) do options[key] = value end
+  for _, key in ipairs(FOLLOW) do
+    if given[key] == nil then options[key] = nil end
+  end
+  options.s_q, options.pattern_name = s_q, nil
+  if options.pattern == "function" then
+    options.pattern, options.topk = pattern.among(given.pattern, described.pattern_name), given.topk and options.topk
+  end
+  return options.pattern and options
+end
+
 --- A function for the option `more` of fh.sweep: given the sweep, the options of one more cell, or nil when every curve is done.
 -- given: the options that the sweep was asked for; of those in FOLLOW only what stands there is kept.
 function M.new(given)
+  given = given or {}
   local asked = {}
   return function(sweep)
     local fitted = gate.fit(sweep)
     for _, curve in ipairs(fitted and fitted.curves or {}) do
       local s_q = M.next_s_q(curve)
       if s_q then
-        local options = {}
-        for key, value in pairs(curve.points[1].padded.case) do options[key] = value end
-        for _, key in ipairs(FOLLOW) do
-          if not (given and given[key] ~= nil) then options[key] = nil end
-        end
-        options.s_q = s_q
-        local text = ("%s %s %d %d"):format(curve.pattern, curve.layout, curve.heads, s_q)
+        local options = options_of(curve.points[1].padded.case, s_q, given)
+        local text = ("%s %s %d %d%s"):format(curve.pattern, curve.layout, curve.heads, s_q, curve.label)
         if asked[text] then return nil end -- it gave no point: refused, or out of time
         asked[text] = true
-        return options
+        return options or nil
       end
     end
   end

@@ -347,6 +347,13 @@ local function add_records(out, title, records, chunks, most)
   out[#out + 1] = '<div class="scroll">'
   add_table(out, rows, columns, "rows")
   out[#out + 1] = "</div>"
+  for _, r in ipairs(records) do
+    if r.case.pattern == "function" then -- no command holds the function
+      out[#out + 1] = "<p>Rows whose pattern is a function cannot be repeated from here: the function is not in the records.</p>"
+      out[#out + 1] = "</section>"
+      return
+    end
+  end
   local text = command_text(records, constant, chunks)
   out[#out + 1] = ('<p>To repeat a row, run this with the row\'s column "case" for ROW and its path for PATH<span class="js">, '
     .. 'or click the row</span>:</p><pre class="command" data-path="%d" data-text="%s">%s</pre></section>'):format(path_column,
