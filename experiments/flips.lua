@@ -13,8 +13,7 @@ local opt = fh.options {
   options = {
     { "--before", "FILE", "items of the first arm" },
     { "--after", "FILE", "items of the second arm" },
-    { "--id", "NAME", "field that names an item", default = "id" },
-    { "--right", "NAME", "field that says whether the answer is right: true, false, 1 or 0", default = "right" },
+    fh.flips.rows.by_key.id, fh.flips.rows.by_key.right,
     { "--questions", "FILE", "questions whose prompts are replayed through the scheduler" },
     { "--concurrency", "INTEGER", "questions in flight", default = 64, lo = 1 },
     { "--output", "INTEGER", "most output tokens; each question takes between half of them and all", default = 256, lo = 1 },

@@ -7,6 +7,7 @@
 -- padded arm alone, predicts +7.4 %, and the cold TTFT at 32k to a tenth of a per cent.
 local fh = require "fewhead"
 
+local of = fh.serve.rows.by_key -- the options of fh.serve that this script has too
 local opt = fh.options {
   name = "serving_ab", usage = "fewhead run experiments/serving_ab.lua [options]",
   about = "The same workload with each arm's attention: throughput, TTFT, TPOT, calls and rows by path.",
@@ -25,9 +26,8 @@ local opt = fh.options {
     { "--sweep", "FILE", "instead: attention measured by gate_sweep.lua", without = { "device_preset" } },
     { "--step-us", "NUMBER", "with --sweep: what a step takes besides attention", lo = 0, with = { sweep = true } },
     { "--token-us", "NUMBER", "with --sweep: what each of its tokens adds", lo = 0, with = { sweep = true } },
-    { "--arms", "LIST", "of padded, gate N, native, auto, gather, packed (default: padded, gate 2048, native, auto)" },
-    { "--max-tokens", "INTEGER", "tokens of a step at most", default = fh.scheduler.max_num_batched_tokens, lo = 1 },
-    { "--repetitions", "INTEGER", "seeds of speculative decoding", lo = 1 },
+    fh.option.like(of.arms, { [2] = "LIST", [3] = of.arms.about .. " (default: padded, gate 2048, native, auto)" }),
+    of.max_num_batched_tokens, of.repetitions,
     { "--pictures", "DIR", "folder for serving_steps.svg and serving_ttft.svg" },
   },
 }:read(arg)
@@ -52,7 +52,7 @@ end
 local arms = opt.arms or { "padded", "gate 2048", "native", opt.sweep and "auto" or nil }
 local seen = fh.pictures.serving()
 local ab = fh.serve { on_step = opt.pictures and seen.on_step or nil,
-  workload = workload, engine = engine, arms = arms, max_num_batched_tokens = opt.max_tokens,
+  workload = workload, engine = engine, arms = arms, max_num_batched_tokens = opt.max_num_batched_tokens,
   repetitions = opt.repetitions }
 print(ab)
 if opt.pictures then

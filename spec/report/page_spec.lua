@@ -209,7 +209,6 @@ end)
 
 describe("a page of records whose pattern is a function", function()
   it("has no command that repeats a row", function()
-    local page, some = require "fewhead.report.page", require "spec.report.some_records"
     local html = page.html { some.record(100, { case = { pattern = "function", pattern_name = "mine" } }) }
     assert.is_truthy(html:find("the function is not in the records", 1, true))
     assert.is_nil(html:find('<pre class="command"', 1, true))

@@ -7,6 +7,7 @@
 -- goes either way with probability one half (McNemar). The exact two-sided test is used; it is conservative, so a true
 -- difference is missed a little more often than 5 % would say (the mid-p version is not, and is not what is printed).
 local args = require "fewhead.base.arguments"
+local option = require "fewhead.base.option"
 local json = require "fewhead.base.json"
 
 local M = {}
@@ -96,6 +97,12 @@ local Flips = { __name = "flips" }
 Flips.__index = Flips
 M.class = Flips -- a later room gives it print
 
+--- The options of compare (fewhead.base.option).
+M.rows = option.rows("flips.compare", {
+  { "--id", "NAME", "field that names an item", default = "id" },
+  { "--right", "NAME", "field that says whether the answer is right: true, false, 1 or 0", default = "right" },
+})
+
 --- Compare two JSONL files of item results, one object a line: { id = text or number, right = true, false, 1 or 0 }; 1
 -- and "1" are the same id, the order does not matter. options: id, right: names of these fields ("id", "right").
 -- Returns { n = items in both, right_a, right_b, better = wrong in a and right in b, worse = the other way, p = of the
@@ -105,9 +112,8 @@ M.class = Flips -- a later room gives it print
 function M.compare(a, b, options)
   args.string("flips.compare: a", a, 2)
   args.string("flips.compare: b", b, 2)
-  local o = args.options("flips.compare", options, { "id", "right" }, 2)
-  local id_field = args.string("flips.compare: id", o.id or "id", 2)
-  local value_field = args.string("flips.compare: right", o.right or "right", 2)
+  local o = option.table("flips.compare", options, M.rows, 2)
+  local id_field, value_field = o.id, o.right
   local first, err = read(a, id_field, value_field)
   if not first then return nil, err end
   local second

@@ -13,6 +13,7 @@
 -- between a request's arrival and the scheduler seeing it, and steps that overlap on the host.
 local args = require "fewhead.base.arguments"
 local workloads = require "fewhead.serve.workload"
+local option = require "fewhead.base.option"
 
 local M = {}
 
@@ -86,9 +87,18 @@ end
 
 -- ---- The run --------------------------------------------------------------------------------------------------------
 
-local KNOWN = {
-  "max_num_batched_tokens", "max_num_seqs", "max_model_len", "max_kv_tokens", "draft", "acceptance", "seed", "on_step",
-}
+--- The options of run (fewhead.base.option).
+M.rows = option.rows("scheduler.run", {
+  { "--max-tokens", "INTEGER", "tokens of a step at most", key = "max_num_batched_tokens", default = M.max_num_batched_tokens,
+    lo = 1 },
+  { "--max-num-seqs", "INTEGER", "requests that run at once at most", default = M.max_num_seqs, lo = 1 },
+  { "--max-model-len", "INTEGER", "tokens of a request at most", lo = 1 },
+  { "--max-kv-tokens", "INTEGER", "tokens of all requests at most", lo = 1 },
+  { "--draft", "INTEGER", "draft tokens of speculative decoding", default = 0, lo = 0 },
+  { "--acceptance", "NUMBER", "chance of a draft token whose predecessors were accepted", lo = 0, hi = 1 },
+  { "--seed", "INTEGER", "of acceptance", default = 0, lo = 0 },
+  { "on_step", "FUNCTION", "called after each step" },
+})
 
 --- Run a workload. step(chunk) -> microseconds, asked once for each step with prompt tokens and once for each run of
 -- equal decode steps: chunk = { s_q = prompt tokens, requests = n, from[1..n], to[1..n] = positions of the prompt that
@@ -104,16 +114,12 @@ function M.run(workload, step, options)
   if not workloads.is(workload) then
     error(("scheduler.run: workload: got %s, wanted a workload, such as fh.workload.get gives"):format(args.show(workload)), 2)
   end
-  local o = args.options("scheduler.run", options, KNOWN, 2)
-  local most = args.integer("scheduler.run: max_num_batched_tokens", o.max_num_batched_tokens or M.max_num_batched_tokens, 1,
-    nil, 2)
-  local most_seqs = args.integer("scheduler.run: max_num_seqs", o.max_num_seqs or M.max_num_seqs, 1, nil, 2)
-  local longest = args.integer("scheduler.run: max_model_len", o.max_model_len or 2 ^ 31, 1, nil, 2)
-  local most_kv = args.integer("scheduler.run: max_kv_tokens", o.max_kv_tokens or 2 ^ 52, 1, nil, 2)
-  local draft = args.integer("scheduler.run: draft", o.draft or 0, 0, most - 1, 2)
-  local acceptance = args.number("scheduler.run: acceptance", o.acceptance or 0, 0, 1, 2)
+  local o = option.table("scheduler.run", options, M.rows, 2)
+  local most, most_seqs = o.max_num_batched_tokens, o.max_num_seqs
+  local longest, most_kv = o.max_model_len or 2 ^ 31, o.max_kv_tokens or 2 ^ 52
+  local draft, acceptance = args.integer("scheduler.run: draft", o.draft, 0, most - 1, 2), o.acceptance or 0
   if o.acceptance and draft == 0 then error("scheduler.run: acceptance: has no effect without draft", 2) end
-  local draw = workloads.draw(args.integer("scheduler.run: seed", o.seed or 0, 0, nil, 2), "decode")
+  local draw = workloads.draw(o.seed, "decode")
   local per_decode = 1 + draft
 
   local list, closed = workload.requests, workload.kind == "closed"

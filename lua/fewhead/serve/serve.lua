@@ -11,6 +11,7 @@
 -- changes nothing, and repetitions differ only by the seed of arrivals and of speculative decoding, which both arms
 -- share.
 local args = require "fewhead.base.arguments"
+local option = require "fewhead.base.option"
 local tables = require "fewhead.base.table"
 local engines = require "fewhead.serve.engine_preset"
 local gates = require "fewhead.decide.gate"
@@ -144,8 +145,17 @@ local Ab = { __name = "serving A/B" }
 Ab.__index = Ab
 M.class = Ab -- a later room gives it further methods
 
-local KNOWN = { "workload", "engine", "arms", "repetitions", "max_num_batched_tokens", "max_num_seqs", "max_model_len",
-  "max_kv_tokens", "acceptance", "on_step" }
+-- A row of the scheduler's options.
+local function of_scheduler(key) return scheduler.rows.by_key[key] end
+
+--- The options of fh.serve (fewhead.base.option); most of those of fh.scheduler are among them.
+M.rows = option.rows("serve", {
+  { "workload", "ANY", "a name, a workload or a function of the seed" }, { "engine", "ANY", "a name, or an object of fh.engine" },
+  { "--arms", "LIST", "of padded, gate N, native, auto, gather, packed", kind = "TABLE" },
+  { "--repetitions", "INTEGER", "seeds of speculative decoding", lo = 1, hi = 1000 },
+  of_scheduler "max_num_batched_tokens", of_scheduler "max_num_seqs", of_scheduler "max_model_len", of_scheduler "max_kv_tokens",
+  of_scheduler "acceptance", of_scheduler "on_step",
+})
 
 --- Run an A/B. Options: workload (a name of fh.workload, a workload, or a function(seed) -> workload), engine (a name
 -- or an object of fh.engine), arms (default { "padded", "gate 2048" }; the first is what the others are held against),
@@ -156,7 +166,7 @@ local KNOWN = { "workload", "engine", "arms", "repetitions", "max_num_batched_to
 -- = } } beside the first arm, metrics = of the first repetition, counters = its calls and rows by path, first_tokens =
 -- its requests as { sent_s =, ttft_s = }, error = why it is no result }, .. } }; prints as a table.
 function M.run(options)
-  local o = args.options("serve", args.table("serve", options, 2), KNOWN, 2)
+  local o = option.table("serve", args.table("serve", options, 2), M.rows, 2)
   local engine = o.engine
   if type(engine) == "string" then engine = engines.get(engine, 3) end
   args.table("serve: engine", engine, 2)
@@ -171,17 +181,17 @@ function M.run(options)
   if o.acceptance then
     if not engine.draft then error("serve: acceptance: has no effect, the engine decodes without draft tokens", 2) end
     engine = engine:with {}
-    engine.acceptance = args.number("serve: acceptance", o.acceptance, 0, 1, 2)
+    engine.acceptance = o.acceptance
   end
   local chance = engine.draft or type(o.workload) == "function"
-  local repetitions = args.integer("serve: repetitions", o.repetitions or chance and M.repetitions or 1, 1, 1000, 2)
+  local repetitions = o.repetitions or chance and M.repetitions or 1
   local arms = {}
   for i, arm in ipairs(args.list("serve: arms", o.arms or { "padded", "gate 2048" }, 1, nil, 2)) do
     arms[i] = arm_of(("serve: arms[%d]"):format(i), arm, engine, 2)
   end
 
   local ab = setmetatable({ engine = engine, rows = {}, repetitions = repetitions,
-    max_num_batched_tokens = o.max_num_batched_tokens or scheduler.max_num_batched_tokens }, Ab)
+    max_num_batched_tokens = o.max_num_batched_tokens }, Ab)
   local base
   for i, arm in ipairs(arms) do
     local row, list = { name = arm.name }, {}
