@@ -248,8 +248,9 @@ describe("layers", function()
     refused("layers: s_q: got {8, 16}, wanted a whole number in 1 .. 2147483647", { s_q = { 8, 16 } })
     refused("layers: prior: got -1, wanted a whole number in 0 .. 2147483647", { prior = -1 })
     refused("layers: keep: has no effect without pattern local", { pattern = "csa", keep = 0.5 })
-    refused('layers: unknown option "noise"; known: preset, s_q, prior, pattern, keep, layout, seed, buffers, paths, device, '
-      .. "run, min_samples, max_samples, max_seconds, rel_ci, confidence, clock, stopwatch, interrupted", { noise = false })
+    local option = require "fewhead.base.option"
+    refused('layers: unknown option "noise"; known: ' .. table.concat(option.keys(layers.rows), ", "), { noise = false })
+    for _, key in ipairs { "noise", "cold", "stopped" } do assert.is_nil(layers.rows.by_key[key]) end -- they have no effect here
     refused("layers: buffers: got 0, wanted a whole number >= 1", { buffers = 0 })
     refused('layers: pattern: got "uniform", wanted one of local, csa', { pattern = "uniform" })
     refused('layers: paths[2]: got "reference", wanted one of native, auto, padded, gather, packed',
