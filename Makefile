@@ -384,6 +384,9 @@ install: install-lua
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	install -m 644 experiments/*.lua "$(DESTDIR)$(DATADIR)/fewhead/experiments/"
 	install -D -m 755 experiments/cluster/sweep.sbatch "$(DESTDIR)$(DATADIR)/fewhead/experiments/cluster/sweep.sbatch"
+	install -d "$(DESTDIR)$(DATADIR)/bash-completion/completions"
+	FEWHEAD_LIB="$(abspath $(LIBRARY))" ./fewhead completion bash > $(BUILD)/gen/completion.bash
+	install -m 644 $(BUILD)/gen/completion.bash "$(DESTDIR)$(DATADIR)/bash-completion/completions/fewhead"
 	for f in results/*/packed.jsonl results/*/gate_sweep.jsonl; do \
 	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(DATADIR)/fewhead/$$f" || exit 1; done
 
@@ -399,6 +402,7 @@ uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/fewhead" "$(DESTDIR)$(INCLUDEDIR)/fewhead.h" "$(DESTDIR)$(INCLUDEDIR)/fewhead_provider.h"
 	rm -f "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libfewhead.so" "$(DESTDIR)$(LIBDIR)/libfewhead_flashmla.so" \
 	  "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
+	rm -f "$(DESTDIR)$(DATADIR)/bash-completion/completions/fewhead"
 	rm -rf "$(DESTDIR)$(LUADIR)/fewhead" "$(DESTDIR)$(DATADIR)/fewhead"
 
 clean:

@@ -174,6 +174,19 @@ describe("args.nearest", function()
     assert.is_nil(args.nearest("qqq", names))
     assert.is_nil(args.nearest(5, names))
   end)
+
+  it("offers the nearest of many names, or a few that begin as the value does", function()
+    local names = {}
+    for _, model in ipairs { "v4-flash", "v4-pro", "glm-5" } do
+      for tp = 1, 5 do names[#names + 1] = ("%s tp%d"):format(model, tp) end
+    end
+    local function wanted(v) return args.one_of(v, names, "x") end
+    assert.equal('one of 15 names (x lists them); did you mean "glm-5 tp4"?', wanted "glm5 tp4")
+    assert.equal('one of 15 names (x lists them); did you mean "v4-flash tp1", "v4-flash tp2" or "v4-flash tp3"?', wanted "v4")
+    assert.equal('one of 15 names (x lists them); did you mean "glm-5 tp1", "glm-5 tp2" or "glm-5 tp3"?', wanted "GLM5")
+    for _, v in ipairs { "qq", "", 5 } do assert.equal("one of 15 names (x lists them)", wanted(v)) end
+    assert.equal('one of padded, gather; did you mean "gather"?', args.one_of("gat", { "padded", "gather" }))
+  end)
 end)
 
 describe("every check blames the line of", function()

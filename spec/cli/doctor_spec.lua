@@ -128,8 +128,8 @@ describe("fewhead doctor", function()
     assert.equal("note: unknown: the system does not say, as in most virtual machines", clock {})
     assert.equal("ok: governor performance, up to 3500 MHz",
       clock { [GOVERNOR] = "performance\n", [GOVERNOR:gsub("scaling_governor", "cpuinfo_max_freq")] = "3500000\n" })
-    assert.equal("note: governor powersave: times depend on the load before | cpupower frequency-set -g performance, for steadier "
-      .. "times", clock { [GOVERNOR] = "powersave\n" })
+    assert.equal("note: governor powersave: times depend on the load before | cpupower frequency-set -g performance, for "
+      .. "steadier times", clock { [GOVERNOR] = "powersave\n" })
   end)
 
   it("reads the driver and the toolkit, and holds the library against them", function()

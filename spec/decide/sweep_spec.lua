@@ -44,7 +44,7 @@ describe("fh.sweep", function()
       refused { layout = "contiguous,vlm" })
     assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
       refused { pattern = "cs" })
-    assert.equal('sweep: preset: got "v9 tp8", wanted one of 30 names (fh.preset.names() lists them)',
+    assert.equal('sweep: preset: got "v9 tp8", wanted one of 30 names (fewhead run gate_sweep --list lists them)',
       refused { preset = "v9 tp8" })
     assert.equal('sweep: paths[2]: got "gahter", wanted one of auto, reference, padded, gather, packed, native; '
       .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })

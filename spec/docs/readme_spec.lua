@@ -1,6 +1,6 @@
 -- Runs what the documents show: every block of shell, Lua and C in README.md and docs/ is taken from the file as it stands. A Lua
--- block that starts with a comment with a file's name is written to that file. One that starts with "in FILE" is put into that file
--- of a copy of the modules, with which all commands run.
+-- block that starts with a comment with a file's name is written to that file. One that starts with "in FILE" is put into that
+-- file of a copy of the modules, with which all commands run.
 local ffi = require "ffi"
 local helper = require "spec.helper"
 local plugin = require "spec.plugin"

@@ -54,7 +54,7 @@ function M.show(v)
   return "{" .. table.concat(shown, ", ") .. "}"
 end
 
--- Letters to insert or delete to get from a to b: a missing letter costs 1, a wrong one 2.
+-- Letters to insert or delete to get from a to b, and to b's nearest beginning: a missing letter costs 1, a wrong one 2.
 local function distance(a, b)
   local row = {}
   for j = 0, #b do row[j] = j end
@@ -67,7 +67,9 @@ local function distance(a, b)
       diagonal = above
     end
   end
-  return row[#b]
+  local beginning = row[0]
+  for j = 1, #b do beginning = math.min(beginning, row[j]) end
+  return row[#b], beginning
 end
 
 -- So many letters at least are taken for the beginning of a choice.
@@ -153,14 +155,31 @@ function M.list(what, v, lo, hi, level)
   return v
 end
 
--- More choices than this are not told one by one: their number, and the nearest.
+-- The choices whose beginnings are nearest to `name`, at most three, in their order; an empty list when none is near.
+local MOST_OFFERED = 3
+local function nearest_beginnings(name, choices)
+  local near, least = {}, math.ceil(#name / 3)
+  for _, choice in ipairs(choices) do
+    local _, d = distance(name:lower(), tostring(choice):lower())
+    if d < least then near, least = {}, d end
+    if d == least and d < #name / 3 and #near < MOST_OFFERED then near[#near + 1] = tostring(choice) end
+  end
+  return near
+end
+
+-- More choices than this are not told one by one: their number, and the nearest few.
 local MOST_TOLD = 12
 
 --- What is wanted of a value that is none of the choices, in words; the nearest choice is offered. where: what lists the choices
--- where they are too many to be told, "fh.preset.names()".
+-- where they are too many to be told, "fh.preset.names()"; then a few that begin alike are offered.
 function M.one_of(v, choices, where)
-  local near = M.nearest(v, choices)
-  near = near and ('; did you mean "%s"?'):format(tostring(near)) or ""
+  local near = { M.nearest(v, choices) }
+  if #choices > MOST_TOLD and type(v) == "string" and (not near[1] or near[1]:sub(1, #v):lower() == v:lower()) then
+    near = nearest_beginnings(v, choices)
+  end
+  for i, one in ipairs(near) do near[i] = ('"%s"'):format(tostring(one)) end
+  local last = table.remove(near)
+  near = last and ("; did you mean %s%s?"):format(#near > 0 and table.concat(near, ", ") .. " or " or "", last) or ""
   if #choices > MOST_TOLD then
     return ("one of %d names%s%s"):format(#choices, where and (" (%s lists them)"):format(where) or "", near)
   end

@@ -76,7 +76,7 @@ end
 M.tp = TP
 
 --- What lists the names, in messages.
-M.listed = "fh.preset.names()"
+M.listed = "fewhead run gate_sweep --list"
 
 --- Sorted list of the names that get() knows.
 function M.names()
@@ -85,8 +85,8 @@ function M.names()
   return copy
 end
 
---- Raise unless `name` is one of names(): "WHAT: got .., wanted one of 30 names (fh.preset.names() lists them)", and the nearest
--- one. Returns name.
+--- Raise unless `name` is one of names(): "WHAT: got .., wanted one of 30 names (fewhead run gate_sweep --list lists them)", and
+-- the nearest ones. Returns name.
 function M.check(what, name, level)
   return (args.enum(what, name, names, (level or 2) + 1, M.listed))
 end

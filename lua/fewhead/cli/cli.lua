@@ -31,6 +31,23 @@ alone: `fewhead run gate_sweep`. `fewhead experiments` lists the names.
 A whole number that the script returns is the exit status.
 ]]
 
+-- The file that `run NAME` means; nil and why there is none. A folder of that name, such as bench/, is no script.
+local function find_script(name)
+  local reason
+  for _, form in ipairs(name:sub(1, 1) == "/" and { "" } or { "", "/%s", "/experiments/%s.lua" }) do
+    local path = form == "" and name or checkout.shipped() and checkout.shipped() .. form:format(name)
+    local file, err = io.open(path or "")
+    if file then
+      local _, folder = file:read(0)
+      file:close()
+      if not folder then return path end
+      err = ("%s: %s"):format(path, folder)
+    end
+    reason = reason or err
+  end
+  return nil, reason
+end
+
 function commands.run(argv)
   local name = argv[1]
   if name == "--help" or name == "-h" then
@@ -38,16 +55,8 @@ function commands.run(argv)
     return 0
   end
   if not name then exit.with(exit.USAGE, "fewhead: run: got no file, wanted FILE (fewhead run --help says more)") end
-  local path = name
-  local file, err = io.open(path)
-  for _, form in ipairs(name:sub(1, 1) ~= "/" and checkout.shipped() and { "/%s", "/experiments/%s.lua" } or {}) do
-    if not file then
-      path = checkout.shipped() .. form:format(name)
-      file = io.open(path)
-    end
-  end
-  if not file then exit.with(exit.FAILED, "fewhead: run: " .. err) end
-  file:close()
+  local path, err = find_script(name)
+  if not path then exit.with(exit.FAILED, "fewhead: run: " .. err) end
   local chunk, syntax = loadfile(path)
   if not chunk then error(syntax, 0) end
   local words = { [0] = name }
@@ -76,9 +85,15 @@ function commands.experiments(argv)
   for _, one in ipairs(require("fewhead.cli.help").experiments()) do print(("%-18s %s"):format(one.name, one.about)) end
   return 0
 end
+function commands.completion(argv) return require("fewhead.cli.completion").main(argv) end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
-local names = { "run", "info", "doctor", "parity", "compare", "merge", "bundle", "page", "plot", "export", "experiments", "repl" }
+local names = {
+  "run", "info", "doctor", "parity", "compare", "merge", "bundle", "page", "plot", "export", "experiments", "completion", "repl",
+}
+
+--- The names of the commands, in the order of the help.
+M.commands = names
 
 local usage = [[
 usage: fewhead COMMAND [options]
@@ -94,11 +109,26 @@ usage: fewhead COMMAND [options]
   plot RUN             times and speed-up as text in the terminal, or all pictures as SVG files
   export RUN           the records as CSV, SQLite or markdown
   experiments          the scripts that run finds by name, and what each answers
+  completion bash      a script for bash that completes commands, experiments, options and values
   repl                 an interactive prompt with the library loaded
   --help, --version
 
 Each command has its own --help. FEWHEAD_TRACE=1 adds a stack trace to errors.
 ]]
+
+--- Start the command in argv, a list of words without the program's name: what it returns. An unknown one ends with a message.
+function M.start(argv)
+  local name = argv[1]
+  local command = commands[name]
+  if not command then
+    local near = args.nearest(name, names)
+    exit.with(exit.USAGE, ("fewhead: unknown command %s%s (fewhead --help lists them)"):format(args.show(name),
+      near and (", did you mean %s?"):format(near) or ""))
+  end
+  local rest = {}
+  for i = 2, #argv do rest[i - 1] = argv[i] end
+  return command(rest)
+end
 
 --- Run the command in argv (a list of words, without the program's name); returns the exit status.
 function M.main(argv)
@@ -113,15 +143,7 @@ function M.main(argv)
       return 0
     end
     if not name then exit.with(exit.USAGE, (usage:gsub("\n$", ""))) end
-    local command = commands[name]
-    if not command then
-      local near = args.nearest(name, names)
-      exit.with(exit.USAGE, ("fewhead: unknown command %s%s (fewhead --help lists them)"):format(args.show(name),
-        near and (", did you mean %s?"):format(near) or ""))
-    end
-    local rest = {}
-    for i = 2, #argv do rest[i - 1] = argv[i] end
-    return command(rest)
+    return M.start(argv)
   end)
 end
 

@@ -60,7 +60,7 @@ function M.status(main)
     local message = M.text(err)
     if os.getenv("FEWHEAD_TRACE") == "1" then return debug.traceback(message, 2) end
     local options = package.loaded["fewhead.cli.options"]
-    local usage = options and options.in_option_words(message)
+    local usage = type(options) == "table" and options.in_option_words(message) -- no table while it loads
     if usage then return setmetatable({ status = M.USAGE, message = one_line(usage) }, Exit) end
     return one_line(message)
   end)

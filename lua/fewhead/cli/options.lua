@@ -215,9 +215,14 @@ function M.in_option_words(message)
   end
 end
 
+--- A function that gets the parser in place of reading any words: how fewhead.cli.completion learns the options of a script that
+-- it starts. It must not return. nil: words are read.
+M.on_read = nil
+
 --- Parse, or end the script: with status 0 after --help, with status 2 and one line on stderr when the options are wrong. A value
 -- that is refused later, where it is used, is blamed on its option too.
 function Options:read(argv)
+  if M.on_read then M.on_read(self) end
   reader = self
   local opt, err = self:parse(argv)
   if opt then return opt end
