@@ -1,11 +1,14 @@
--- What does FH_AUTO cost over the best path? In cells that were measured, by costs that have not seen them, and on recorded
--- traffic. Measures nothing.
+-- What does FH_AUTO cost over the best path? Measures nothing: it reads records.
+-- Asked of cells that were measured, by costs that have not seen them, and of recorded traffic.
 --
 --   ./fewhead run experiments/auto_regret.lua                                the records of an H200
 --   ./fewhead run experiments/auto_regret.lua --records results/local --traffic trace.jsonl
 --
 -- Held-out choices need records of a bench, which say how large the plans were (experiments/bench_packed.lua); traffic needs a
 -- gate sweep with path auto. Of a file that has neither, what is missing is left out.
+--
+-- Answer on an H200, 98 cells: 5.4 % on average and 57 % at worst, at 32 heads, where auto never packs without a given plan; with
+-- costs that have not seen the cell, 0.1 % and 6.2 %.
 local fh = require "fewhead"
 
 local opt = fh.options {

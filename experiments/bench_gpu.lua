@@ -1,10 +1,13 @@
--- The kernels of a GPU that work query by query, parity before time: the table behind results/<device>/kernels.md. What
--- neighbours share does not matter to them; bench_packed.lua has the paths for which it does.
+-- How fast are the GPU's kernels that work query by query? Parity before time.
+-- It writes the table behind results/<device>/kernels.md. What neighbours share does not matter to these kernels;
+-- bench_packed.lua has the paths for which it does.
 --
 --   ./fewhead run experiments/bench_gpu.lua --device cuda:0 --out results/DEVICE
 --
 -- Lists are uniform, on production shapes: V4.1-Flash's (d 512, topk 640, 8 heads of a 64-head buffer) by s_q, more heads, and
 -- those of models with d 576 and topk 2048. Every record is a line of kernels.jsonl.
+--
+-- Answer on an H200: gather is 1.08 to 1.50 times as fast as padded with 8 heads, 1.25 times with 16, 0.65 with 32.
 local fh = require "fewhead"
 
 local opt = fh.bench.options("bench_gpu", "Times of the kernels that work query by query, each after its parity.",

@@ -1,10 +1,13 @@
--- Does packing pay? Every path in one run, interleaved, parity before time, on lists that share much, little and nothing: the
--- table behind results/<device>/packed.md.
+-- When does packing pay? Every path, parity before time, on lists that share much, little and nothing.
+-- All paths take turns in one run. It writes the table behind results/<device>/packed.md.
 --
 --   ./fewhead run experiments/bench_packed.lua --device cuda:0 --out results/DEVICE
 --
 -- padded and gather work query by query; packed runs on a plan that is there, whose building stands beside it; auto is what a
 -- caller gets who brings no plan and says nothing, all of it in its time. Every record is a line of packed.jsonl.
+--
+-- Answer on an H200, 8 heads, 8192 rows: packed is 1.97 (csa, ratio 1) to 5.01 (local, ratio 4) times as fast as padded, and 1.07
+-- where lists share almost nothing; at s_q 64 gather is faster than packed.
 local fh = require "fewhead"
 
 local opt = fh.bench.options("bench_packed", "Times of padded, gather, packed and auto by what neighbouring rows share.",

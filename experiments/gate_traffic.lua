@@ -4,6 +4,7 @@
 --   ./fewhead run experiments/gate_traffic.lua --sweep results/local/20260102T030405Z-gate_sweep --traffic trace.csv --load 0.3
 --
 -- A trace is Mooncake JSONL or Azure CSV, told apart by content. The chunks it makes follow from the options below.
+-- Answer: it depends on the trace; serving_workloads.lua has four traces on an H200.
 local fh = require "fewhead"
 
 local of = fh.traffic.rows.by_key -- the options of fh.traffic that this script has too

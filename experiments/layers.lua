@@ -1,10 +1,11 @@
--- What would an engine gain a chunk? One chunk through all attention layers of a model, index lists shared as the model shares
--- them, path against path, plans included.
+-- What would an engine gain a chunk? One chunk through all attention layers of a model, path against path.
+-- Index lists are shared as the model shares them, and times include the plans.
 --
 --   ./fewhead run experiments/layers.lua --device cuda:0                      V4.1-Flash at TP8, an 8192-row prompt
 --   ./fewhead run experiments/layers.lua --device cuda:0 --prior 122880       the last 8192 rows of a 128k prompt
 --   ./fewhead run experiments/layers.lua --preset "glm-5.2 tp8" --s-q 4       on a CPU
 --
+-- Answer on an H200, 8192 rows, local lists: V4.1-Flash 40.0 ms padded and 9.5 ms auto; GLM-5.2 late in a 128k prompt 286 and 80.
 -- Ctrl-C keeps the tables that are done. Exit status 1 when a path fails parity, 130 after Ctrl-C.
 local fh = require "fewhead"
 

@@ -1,8 +1,9 @@
--- Does the memory layout matter? The same case in every layout, path by path: contiguous rows, the engine's 64-head buffer, odd
--- strides, odd offsets.
+-- Does the memory layout matter? The same case in every layout, path by path.
+-- Layouts: contiguous rows, the engine's 64-head buffer, odd strides, odd offsets.
 --
 --   ./fewhead run experiments/layouts.lua --s-q 512
 --
+-- Answer: none is recorded yet.
 -- Ctrl-C keeps the cells that are done. Exit status 1 when a path fails parity, 130 after Ctrl-C.
 local fh = require "fewhead"
 

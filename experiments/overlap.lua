@@ -1,9 +1,11 @@
--- Would packing pay? Reads captured index lists, counts what neighbouring rows share and says what that is worth on a GPU, which
--- need not be here.
+-- Would packing pay for your model? Reads captured index lists and counts what neighbouring rows share.
+-- Then it says what that is worth on a GPU that was measured, which need not be here.
 --
 --   ./fewhead run experiments/overlap.lua --indices layer7.npy
 --   ./fewhead run experiments/overlap.lua --indices layer7.npy --cu-seqlens-q 0,1024,8192 --shared 4
 --   ./fewhead run experiments/overlap.lua --pattern local --keep 0.8 --ratio 1       drawn lists, to try it
+--
+-- Answer for drawn lists on an H200, 8 heads, 8192 rows: packed is 3.76 (csa) and 5.01 (local) times as fast as padded at ratio 4.
 local fh = require "fewhead"
 
 local opt = fh.options {

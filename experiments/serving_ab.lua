@@ -3,7 +3,7 @@
 --   ./fewhead run experiments/serving_ab.lua --workload C16x8kx48 --device-preset h20x8-tp8
 --   ./fewhead run experiments/serving_ab.lua --traffic trace.jsonl --sweep results/nvidia-h200/gate_sweep.jsonl
 --
--- On 8 H20 cards a kernel 1.51 times as fast was published as +5.8 % total tokens a second; the model, fitted to the
+-- Answer: on 8 H20 cards a kernel 1.51 times as fast was published as +5.8 % total tokens a second; the model, fitted to the
 -- padded arm alone, predicts +7.4 %, and the cold TTFT at 32k to a tenth of a per cent.
 local fh = require "fewhead"
 

@@ -1,9 +1,10 @@
--- Does the serving model hold against a real engine? Fits the rest of a step to the padded arm of engine.jsonl alone,
--- then predicts every other arm from its attention time, and prints both beside what was measured.
+-- Does the serving model hold against a real engine? Predicts every arm of a run that was measured.
+-- It fits the rest of a step to the padded arm of engine.jsonl alone, predicts every other arm from its attention time, and
+-- prints both beside what was measured.
 --
 --   ./fewhead run experiments/serving_engine.lua --read results/nvidia-h200/engine.jsonl
 --
--- On an H200 (vLLM 0.26, a GLM-5.2 rank): the change of TTFT is met within 2.5 points for the plug-in's arms. The
+-- Answer on an H200 (vLLM 0.26, a GLM-5.2 rank): the change of TTFT is met within 2.5 points for the plug-in's arms. The
 -- change of throughput is not: in this engine decode steps run the arm's kernel too, and the model takes them to be
 -- equal.
 local fh = require "fewhead"

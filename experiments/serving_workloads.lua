@@ -1,9 +1,8 @@
--- What do paths and gates give end to end, workload by workload? Every named workload and each trace, through one
--- engine.
+-- What do paths and gates give end to end, workload by workload? Every workload and trace, through one engine.
 --
 --   ./fewhead run experiments/serving_workloads.lua --traffic conversation_trace.jsonl --out results/nvidia-h200
 --
--- On an H200 with V4.1-Flash at TP8 the published gate gives nearly all of the gain on 8k and 32k prompts; on short
+-- Answer on an H200 with V4.1-Flash at TP8 the published gate gives nearly all of the gain on 8k and 32k prompts; on short
 -- chats, whose chunks are small, a third of the rows stay padded.
 local fh = require "fewhead"
 

@@ -7,6 +7,15 @@ describe("fewhead experiments", function()
     assert.is_truthy(out:find("\ngate_sweep         Where do native heads beat padded ones on this machine?", 1, true), out)
   end)
 
+  it("prints a whole sentence of each, and every head comment says what the answer was", function()
+    for _, one in ipairs(require("fewhead.cli.help").experiments()) do
+      assert.matches("[.?]$", one.about, one.name)
+      local head = process.read(one.path):match("^(.-)\nlocal ")
+      assert.is_truthy(head:find("\n%-%- Answer[: ]"), one.name .. ": no answer")
+      assert.is_truthy(head:find("\n%-%-   %./fewhead run ") or head:find("\n%-%-   make "), one.name .. ": no command")
+    end
+  end)
+
   it("refuses words after it", function()
     local status, out, err = process.run { "./fewhead", "experiments", "x" }
     assert.same({ 2, "", 'fewhead: experiments: unexpected argument "x", wanted none\n' }, { status, out, err })
