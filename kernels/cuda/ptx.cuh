@@ -82,6 +82,10 @@ FHK_DEV void mbar_wait(uint32_t bar, uint32_t parity) {
 FHK_DEV void cp_async16(uint32_t dst, const void *src, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
 }
+/* 8 bytes, through L1; both addresses are multiples of 8. */
+FHK_DEV void cp_async8(uint32_t dst, const void *src, uint32_t bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
 /* Arrive on `bar` once every earlier cp.async of this thread has landed; the arrival is one of those counted at
  * init. */
 FHK_DEV void cp_async_arrive(uint32_t bar) {

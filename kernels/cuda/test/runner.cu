@@ -233,7 +233,8 @@ int main(int argc, char **argv) {
   if (what == "plan") return more_of("portable_plan");
   if (what == "garbage") return more_of("sm90_packed");
   if (what == "share") {
-    time_sharing(amount == "quick" || amount == "packed", amount == "packed");
+    time_sharing(amount == "quick" || amount == "packed" || amount == "portable", amount == "packed",
+                 amount == "portable");
     return 0;
   }
   if (what == "time") {
@@ -242,7 +243,8 @@ int main(int argc, char **argv) {
     return 0;
   }
   if (what == "once" && argc == 5) return once(argv[2], argv[3], atoll(argv[4]));
-  printf("usage: kernels check|small [NAME] | plan | garbage | time [NAME] [quick|full] | share [quick|packed] | "
-         "once NAME uniform|csa S_Q\n");
+  printf(
+      "usage: kernels check|small [NAME] | plan | garbage | time [NAME] [quick|full] | share [quick|packed|portable] | "
+      "once NAME uniform|csa S_Q\n");
   return 2;
 }

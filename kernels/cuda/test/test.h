@@ -221,7 +221,7 @@ void check_far(const Family &f);
 void time_all(const char *only, bool quick, bool full);
 double reference_ms();
 /* sm90/packed/cases.cu: plan and packed where neighbours share. */
-void time_sharing(bool quick, bool alone);
+void time_sharing(bool quick, bool alone, bool portable);
 
 }  // namespace fhk_test
 

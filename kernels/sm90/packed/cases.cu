@@ -103,7 +103,7 @@ void check_garbage(bool small) {
 
 /* Plan and packed where neighbours share: us of each alone, of both as one call, and of padded. Times are medians of
  * 30. */
-void time_sharing(bool quick, bool alone) {
+void time_sharing(bool quick, bool alone, bool portable) {
   struct Row {
     const char *name;
     Pattern pattern;
@@ -129,7 +129,8 @@ void time_sharing(bool quick, bool alone) {
     for (int h_q : {8, 16}) rows.push_back({"local 0.9 8k d 576", kLocal, 4096, 10240, 0, 0, h_q, 576, 640, 0.9});
     rows.push_back({"uniform d 576", kUniform, 4096, 8192, 0, 0, 8, 576, 2048, 0});
   }
-  const Family &packed_alone = family("sm90_packed"), &padded_alone = family("sm90_padded");
+  const Family &packed_alone = family(portable ? "portable_packed" : "sm90_packed"),
+               &padded_alone = family(portable ? "portable_gather, padded" : "sm90_padded");
   auto us_of = [](const Family &f, const Ready &ready, const char *what) {
     return median_us([&] { return f.run(ready.call, nullptr); }, what, f.name);
   };

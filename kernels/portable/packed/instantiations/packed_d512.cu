@@ -1,0 +1,7 @@
+#include "portable/packed/packed.cuh"
+
+namespace fhk {
+namespace portable_packed {
+FHK_PORTABLE_PACKED_DEFINE(512)
+}  // namespace portable_packed
+}  // namespace fhk
