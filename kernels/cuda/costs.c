@@ -66,6 +66,7 @@ static const device_costs devices[] = {
                 {"portable gather", 8, 0, {5.3, 0.0, 10.15}},
                 {"portable gather", 16, 0, {5.3, 0.0, 6.97}},
                 {"portable gather", 32, 0, {5.3, 0.0, 6.56}},
+                {"portable packed", 64, 0, {5.0, 0.0975, 6.2}},
                 {"sm90 padded", 8, 1, {5.2, 0.0, 1.53}},
                 {"sm90 padded", 16, 1, {5.2, 0.0, 1.64}},
                 {"sm90 padded", 32, 1, {5.2, 0.0, 1.71}},
@@ -131,7 +132,8 @@ static fh_path_cost padded_cost(const device_costs *row, const fhk_gpu *gpu, con
 
 static fh_path_cost packed_cost(const device_costs *row, const fhk_gpu *gpu, const fh_call *call,
                                 const fhk_kernel *kernel) {
-  fh_path_cost cost = row->packed;
+  const kernel_costs *known = costs_of(row, kernel->name, 64);
+  fh_path_cost cost = known ? known->cost : row->packed;
   const int32_t splits = kernel->splits ? kernel->splits(gpu, call) : 1;
   const double groups = (double)fh_groups_most(call->s_q, call->requests, call->group);
   const double waves = in_waves(groups * splits, gpu->multiprocessors);
