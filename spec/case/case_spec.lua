@@ -264,6 +264,32 @@ describe("case.has_default_prior", function()
   end)
 end)
 
+describe("the id of a case", function()
+  it("changes with every option", function()
+    -- Two values of each option that make different cases, beside options that the first one needs.
+    local uniform, window = { pattern = "uniform", s_kv = 64, topk = 16 }, { pattern = "window" }
+    local OTHER = {
+      s_q = { 5 }, heads = { 16 }, h_q = { 16 }, pattern = { "local" }, layout = { "vllm" }, s_kv = { 100, uniform },
+      topk = { 17, uniform }, window = { 64, window }, index_topk = { 100 }, ratio = { 2 }, prior = { 7 }, requests = { 2 },
+      keep = { 0.5, { pattern = "local" } }, holes = { 0.5 }, repeats = { true, uniform }, lengths = { "none" },
+      invalid_rows = { 0.5 }, boundaries = { true }, h_pad = { 128 }, d_qk = { 576 }, values = { "flashmla" }, scale_q = { 2 },
+      sink = { "none" }, sm_scale = { 0.5 }, lse = { false }, max_logits = { false }, seed = { 1 },
+    }
+    local SAME = { preset = true, d_v = true, indices = true } -- a name for sizes; one value; a file
+    for _, key in ipairs(case.options) do
+      local one = OTHER[key]
+      assert.is_true(SAME[key] or one ~= nil, key)
+      if one then
+        local options = { s_q = 4 }
+        for name, value in pairs(one[2] or {}) do options[name] = value end
+        local before = case(options):id()
+        options[key] = one[1]
+        assert.not_equal(before, case(options):id(), key)
+      end
+    end
+  end)
+end)
+
 describe("a case whose pattern is a function", function()
   local function three(row) return { row, row + 1, -1 } end
 

@@ -102,17 +102,25 @@ describe("a diff", function()
 end)
 
 describe("a gate", function()
-  local function fitted(at) return assert(fh.gate.fit(speedups { [64] = 0.5, [128] = at, [256] = 2, [512] = 3 })) end
+  local function fitted(at)
+    local list = speedups { [64] = 0.5, [128] = at, [256] = 2, [512] = 3 }
+    for _, record in ipairs(list) do record.run = some.run "a" end
+    return assert(fh.gate.fit(list))
+  end
 
   it("saves its table and its lines", function()
     local gate = fitted(2)
     check_print(gate)
     assert.same({ true }, { gate:save(folder .. "g.json") })
     local made = assert(json.decode(helper.read(folder .. "g.json")))
+    assert.same({ "cuda", "NVIDIA H200", 132, 90 }, { made.device.kind, made.device.name, made.device.multiprocessors,
+      made.device.capability })
     assert.same({ 1, 128, "csa", "vllm" }, { made.schema, made.gates[1].min_sq, made.gates[1].pattern, made.gates[1].layout })
     assert.same({ true }, { gate:save(folder .. "g.env") })
     assert.matches("\nexport VLLM_DSV41_FEWHEAD_MIN_SQ=128\n$", helper.read(folder .. "g.env"))
     assert.same({ nil, 'got "g.csv", wanted a file that ends in .json or .env' }, { gate:save "g.csv" })
+    assert.same({ nil, "g.json: the records do not say on which device they were measured" },
+      { fh.gate.fit(speedups { [64] = 0.5, [128] = 2 }):save "g.json" })
     assert.same({ nil, "g.json: the gate has no measurements, wanted one that fh.gate.fit made" },
       { fh.gate.new({ min_sq = 5 }):save "g.json" })
   end)

@@ -83,7 +83,13 @@ local LIST = {
   { "--lse", "BOOLEAN", "whether the call asks for lse", axis = true, default = true },
   { "--max-logits", "BOOLEAN", "whether the call asks for max_logits", axis = true, default = true }, "seed",
 }
-for i, row in ipairs(LIST) do LIST[i] = type(row) == "string" and pattern.rows.by_key[row] or row end
+local named = {}
+for i, row in ipairs(LIST) do
+  if type(row) == "string" then LIST[i], named[row] = pattern.rows.by_key[row], true end
+end
+for _, row in ipairs(pattern.rows.list) do -- of a new pattern, say
+  if not named[row.key] then LIST[#LIST + 1] = row end
+end
 
 --- The options of a case (fewhead.base.option): what fh.case, fh.sweep's axes and the command line read.
 M.rows = option.rows("case", LIST)
@@ -235,10 +241,19 @@ local USUAL = {
   d_v = 512, lengths = "natural", invalid_rows = 0, requests = 1, repeats = false, values = "normal", scale_q = 1, lse = true,
   max_logits = true,
 }
+-- What it begins with, and names of other options.
+local FIRST = { pattern = true, s_q = true, s_kv = true, h_q = true, h_pad = true, heads = true, preset = true, d_v = true }
+-- The others in order; those that do not stand here come last.
 local SHOWN = {
   "d_qk", "topk", "window", "index_topk", "ratio", "keep", "holes", "repeats", "lengths", "requests", "prior", "invalid_rows",
   "indices", "boundaries", "layout", "values", "scale_q", "sink", "sm_scale", "lse", "max_logits", "seed",
 }
+
+local shown = {}
+for _, key in ipairs(SHOWN) do shown[key] = true end
+for _, key in ipairs(M.options) do
+  if not shown[key] and not FIRST[key] then SHOWN[#SHOWN + 1] = key end
+end
 
 --- One line that two cases share when and only when they are the same, whatever options said so:
 -- csa s_q=2048 s_kv=10367 h_q=8/64 d_qk=512 topk=640 window=128 ratio=1 holes=0.01 prior=6144 layout=vllm sink=normal seed=0

@@ -124,8 +124,10 @@ local gate = {}
 function gate:save(path)
   args.string("gate:save: path", path)
   if not self.curves then return nil, path .. ": the gate has no measurements, wanted one that fh.gate.fit made" end
+  local run = self.curves[1].points[1].padded.run
+  if not (run and run.kind) then return nil, path .. ": the records do not say on which device they were measured" end
   local gate_table = require "fewhead.decide.gate_table"
-  local made = gate_table.from(self.curves, { run = self.curves[1].points[1].padded.run or {} })
+  local made = gate_table.from(self.curves, { run = run })
   local ok, err
   local kind = ending(path)
   if kind == "json" then ok, err = gate_table.write(path, made)
@@ -206,6 +208,10 @@ end
 local ServeDiff = { __name = "comparison of serving A/Bs" }
 ServeDiff.__index = ServeDiff
 
+local function change(old, new) return old and new and old ~= 0 and new / old - 1 or nil end
+
+local function percent(share) return ("%+.1f %%"):format(100 * share) end
+
 --- Hold this A/B against another one, arm by arm: the other's total tokens a second and mean TTFT over this one's. Returns {
 -- rows = { { arm =, old_total =, new_total =, total =, old_ttft =, new_ttft =, ttft = } in tokens/s and s, and shares, 0.1 is
 -- 10 % more } }; it prints as a table.
@@ -219,15 +225,14 @@ function serve:compare(other)
     local old, new = row.figures, news[row.name]
     if old and new then
       found.rows[#found.rows + 1] = {
-        arm = row.name, old_total = old.total_tok_s, new_total = new.total_tok_s, total = new.total_tok_s / old.total_tok_s - 1,
-        old_ttft = old.ttft_s, new_ttft = new.ttft_s, ttft = new.ttft_s / old.ttft_s - 1,
+        arm = row.name, old_total = old.total_tok_s, new_total = new.total_tok_s,
+        total = change(old.total_tok_s, new.total_tok_s),
+        old_ttft = old.ttft_s, new_ttft = new.ttft_s, ttft = change(old.ttft_s, new.ttft_s),
       }
     end
   end
   return found
 end
-
-local function percent(share) return ("%+.1f %%"):format(100 * share) end
 
 function ServeDiff:__tostring()
   if #self.rows == 0 then return "nothing compared: no arm is in both" end
@@ -245,7 +250,7 @@ ServeDiff.print = all.print
 local BY_MODULE = {
   compare = records, sweep = records, layers = records, conformance = records, results = records, diff = diff, gate = gate,
   serve = serve, flips = {}, overlap = {}, traffic = {}, info = {}, bundle = {},
-  gate_report = {},
+  gate_report = {}, regret = {},
 }
 
 --- Give the class of a module's objects its methods: print for all; save and compare where the module's kind of object has them.
