@@ -85,7 +85,7 @@ function commands.experiments(argv)
   for _, one in ipairs(require("fewhead.cli.help").experiments()) do print(("%-18s %s"):format(one.name, one.about)) end
   return 0
 end
-function commands.completion(argv) return require("fewhead.cli.completion").main(argv) end
+function commands.completion(argv) return require("fewhead.cli.completion").main(argv, M) end
 function commands.repl(argv) return require("fewhead.cli.repl").main(argv) end
 
 local names = {

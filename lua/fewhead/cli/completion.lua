@@ -11,9 +11,10 @@ local M = {}
 -- Commands without an option table.
 local BARE = { run = true, doctor = true, experiments = true, completion = true }
 
--- The parser with which `fewhead WORD ..` would read its words; nil for one that has none. No word is read, nothing runs then.
-local function parser_of(words)
-  local cli, options = require "fewhead.cli.cli", require "fewhead.cli.options"
+-- The parser with which `fewhead WORD ..` would read its words; nil for one that has none. No word is read, nothing runs then. cli:
+-- fewhead.cli.cli, which starts this module and so hands itself over.
+local function parser_of(cli, words)
+  local options = require "fewhead.cli.options"
   local found
   options.on_read = function(parser)
     found = parser
@@ -25,14 +26,15 @@ local function parser_of(words)
   return found
 end
 
---- What there is to complete: a list of { words = "info" or "run NAME", rows = option rows }, in order.
-function M.tables()
+--- What there is to complete: a list of { words = "info" or "run NAME", rows = option rows }, in order. cli: the module
+-- fewhead.cli.cli.
+function M.tables(cli)
   local list = {}
-  for _, name in ipairs(require("fewhead.cli.cli").commands) do
-    if not BARE[name] then list[#list + 1] = { words = name, rows = parser_of({ name }).list } end
+  for _, name in ipairs(cli.commands) do
+    if not BARE[name] then list[#list + 1] = { words = name, rows = parser_of(cli, { name }).list } end
   end
   for _, one in ipairs(require("fewhead.cli.help").experiments()) do
-    local parser = parser_of { "run", one.path }
+    local parser = parser_of(cli, { "run", one.path })
     list[#list + 1] = { words = "run " .. one.name, rows = parser and parser.list or {} }
   end
   return list
@@ -105,11 +107,11 @@ _fewhead() {
 complete -o default -F _fewhead fewhead ./fewhead
 ]=]
 
---- The script.
-function M.bash()
-  local cli, help = require "fewhead.cli.cli", require "fewhead.cli.help"
+--- The script. cli: the module fewhead.cli.cli.
+function M.bash(cli)
+  local help = require "fewhead.cli.help"
   local options, values, names = {}, {}, {}
-  for _, one in ipairs(M.tables()) do
+  for _, one in ipairs(M.tables(cli)) do
     local flags = {}
     for i, row in ipairs(one.rows) do
       flags[i] = row.flag
@@ -133,8 +135,8 @@ usage: fewhead completion bash
 Prints a script for bash that completes commands, experiments, options and values:  eval "$(fewhead completion bash)"
 ]]
 
---- The command. argv: a list of words. Returns the exit status.
-function M.main(argv)
+--- The command. argv: a list of words; cli: the module fewhead.cli.cli. Returns the exit status.
+function M.main(argv, cli)
   if argv[1] == "--help" or argv[1] == "-h" then
     io.stdout:write(usage)
     return 0
@@ -143,7 +145,7 @@ function M.main(argv)
     local got = argv[1] and args.show(argv[2] or argv[1]) or "nothing"
     exit.with(exit.USAGE, ("fewhead: completion: got %s, wanted bash"):format(got))
   end
-  io.stdout:write(M.bash())
+  io.stdout:write(M.bash(cli))
   return 0
 end
 
