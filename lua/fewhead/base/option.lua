@@ -287,8 +287,9 @@ local function spell_key(row) return row.key end
 -- line that `level` counts to, in the table's words: `what: s_q: got -1, wanted a whole number >= 0`.
 function M.table(what, t, rows, level)
   level = (level or 2) + 1
-  local given = {}
-  t = args.options(what, t, M.keys(rows), level)
+  local given, good_keys = {}, type(t) == "table" and getmetatable(t) == nil
+  for key in pairs(good_keys and t or {}) do good_keys = good_keys and rows.by_key[key] ~= nil end
+  if not good_keys then t = args.options(what, t, M.keys(rows), level) end -- the list of names is made for the message alone
   local values = M.defaults(rows)
   for _, row in ipairs(rows.list) do
     local value = t[row.key]
