@@ -46,7 +46,7 @@ describe("every command, and the experiments that come with the library,", funct
     ["experiments/serving_workloads"] = "serve",
   }
   -- Commands about the checkout or the prompt itself: there is no result to hold.
-  local NONE = { run = true, experiments = true, repl = true, doctor = true }
+  local NONE = { run = true, experiments = true, repl = true, doctor = true, completion = true }
 
   it("are one Lua call each", function()
     local names = {}
