@@ -53,8 +53,8 @@ int fh_array_distinct(const fh_array *array) {
   return 1;
 }
 
-/* Bytes that the array covers when its dimensions of a step that is a multiple of `period` bytes are left out: what
- * it covers within one period. *start is the lowest of them, modulo the period. */
+/* Returns the bytes that the array covers within one period of `period` bytes: dimensions whose step is a multiple
+ * of the period are left out. Sets *start to the lowest of these bytes, modulo the period. */
 static uint64_t window(const fh_array *array, uint64_t period, uint64_t *start) {
   const uint64_t bytes = (uint64_t)array->element_bytes;
   uint64_t from = (uintptr_t)array->base, size = bytes;

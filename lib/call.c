@@ -33,8 +33,7 @@ fh_status fh_call_check(fh_device *device, const fh_call *call) {
   return check(device, call, &checked, &counters_bytes, &all);
 }
 
-/* ---- Workspace
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Workspace --------------------------------------------------------------------------------------------------- */
 
 static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t path) {
   fh_call one = *call;
@@ -42,8 +41,8 @@ static uint64_t path_bytes(const fh_device *device, const fh_call *call, int32_t
   return device->back_end->workspace_bytes(device, &one);
 }
 
-/* Whether a call with path FH_AUTO may come to work on a plan. A device that sees the lists decides by them, when the
- * call runs. */
+/* Returns 1 if a call with path FH_AUTO may work on a plan. A device that sees the lists decides by the lists when
+ * the call runs. */
 static int may_plan(const fh_device *device, const fh_call *call) {
   char why[FH_WHY];
   fh_work work;
@@ -52,8 +51,8 @@ static int may_plan(const fh_device *device, const fh_call *call) {
   return device->back_end->sees_lists || (!fh_weigh_call(device, call, &work, &weighed) && weighed.packs);
 }
 
-/* The plan of a call that brings none lies at the start; the path has the rest, for FH_AUTO the largest share of any
- * path it may take. */
+/* If the library builds the plan, the plan lies at the start. The path has the rest: for FH_AUTO, what the most
+ * demanding path that it may take needs. */
 static uint64_t workspace_bytes(const fh_device *device, const fh_call *call) {
   const int automatic = call->path == FH_AUTO;
   const int planned = automatic ? may_plan(device, call) : fh_path_of(call->path)->wants_plan;
@@ -97,11 +96,10 @@ fh_status fh_check_call(const fh_device *device, const fh_call *given, uint64_t 
   return status || checked->call.s_q == 0 ? status : check_workspace(&checked->call, wanted, &all);
 }
 
-/* ---- The run
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- The run ----------------------------------------------------------------------------------------------------- */
 
-/* Replaces FH_AUTO by one path for the whole call, or leaves it there with a plan that parts the groups and *rows, the
- * path of those that it does not pack. */
+/* Replaces FH_AUTO by one path for the whole call. Or leaves FH_AUTO, with a plan that says which groups are packed,
+ * and sets *rows to the path of the other groups. */
 static fh_status choose(fh_device *device, fh_checked *checked, int32_t *rows) {
   fh_call *call = &checked->call;
   fh_work work;

@@ -17,7 +17,7 @@ fh_status fh_gate_init(fh_gate *gate, uint64_t struct_size) {
   return fh_struct_init("fh_gate", gate, struct_size, GATE_LEAST, &published, sizeof published);
 }
 
-/* ASCII only, whatever the locale. */
+/* Compares ASCII letters alone; the locale does not matter. */
 static int same_word(const char *a, const char *b) {
   for (; *a && *b; a++, b++) {
     const char lower = *a >= 'A' && *a <= 'Z' ? (char)(*a - 'A' + 'a') : *a;
@@ -73,7 +73,7 @@ fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes)
 
 int32_t fh_padded_heads(int64_t heads) { return heads < 1 || heads > 128 ? 0 : heads <= 64 ? 64 : 128; }
 
-/* Why the rule answers what it answers: the reasons for padded first. */
+/* The reasons of the rule's answer: first the reasons for padded, then those for native. */
 typedef enum reason { OFF, NO_HEADS, TOO_MANY_HEADS, ALL_REAL, FEW_ROWS, EVERY_CHUNK, ENOUGH_ROWS } reason;
 
 static reason reason_of(const fh_gate *gate, int64_t heads, int64_t padded_heads, int64_t s_q) {

@@ -1,20 +1,21 @@
-/* Gate tables: MIN_SQ as it was measured on a device, read from a file and held against the device at hand. */
+/* Gate tables: MIN_SQ as measured on a device, read from a file and compared with the device at hand. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "json.h"
 
-/* A table is a page; more is another file. */
+/* A table is about a page long; a larger file is no table. */
 static const uint64_t MOST_BYTES = (uint64_t)1 << 20;
-enum { SCHEMA = 1, VERSION_STEP = 100 }; /* FH_VERSION counts patches below 100: they change no kernel's rank */
+/* FH_VERSION counts patches below 100; a patch does not change which kernel is faster. */
+enum { SCHEMA = 1, VERSION_STEP = 100 };
 
 typedef struct table {
   const char *path;
   fh_json json;
 } table;
 
-/* A member that must be there, of one kind. NULL after fh_fail. */
+/* Returns a member that the file must have, of one kind; NULL after fh_fail. */
 static const fh_json_value *need(const table *t, const fh_json_value *object, const char *key, fh_json_kind kind) {
   static const char *const kinds[] = {"null",     "true or false", "true or false", "a whole number",
                                       "a string", "a list",        "an object"};
@@ -46,8 +47,7 @@ static fh_status check_text(const table *t, const fh_json_value *object, const c
                  key, fh_quote(fh_json_text(&t->json, value), theirs), fh_quote(here, ours));
 }
 
-/* The device that the table was measured on must be this one in all that decides speed; the driver is not part of
- * that. */
+/* Refuses a table of another device. Compares all fields that decide speed; the driver may differ. */
 static fh_status check_device(const table *t, const fh_json_value *root, const fh_device *device) {
   fh_device_info info = {.struct_size = sizeof info};
   const fh_json_value *object = need(t, root, "device", FH_JSON_OBJECT);
@@ -95,8 +95,7 @@ static fh_status read_min_sq(const table *t, const fh_json_value *entry, fh_gate
                  (int)(value ? value : entry)->line);
 }
 
-/* Of several entries of one shape the strictest counts: the gate must not lose on any of the lists that were
- * measured. */
+/* Several entries of one shape: takes the strictest, so that the gate loses on none of the measured lists. */
 static fh_status find(const table *t, const fh_json_value *root, int32_t h_q, int32_t d_qk, int64_t topk,
                       fh_gate *gate) {
   const fh_json_value *list = need(t, root, "gates", FH_JSON_ARRAY);

@@ -30,7 +30,7 @@ static void skip_space(parser *p) {
   for (; *p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r'; p->at++) p->line += *p->at == '\n';
 }
 
-/* What stands at the parser, for a message. */
+/* Describes the character at the parser, for a message. */
 static const char *found(const parser *p, char text[8]) {
   if (p->at == p->end) return "the end of the text";
   const unsigned char c = (unsigned char)*p->at;
@@ -44,7 +44,8 @@ static fh_status wanted(const parser *p, const char *what) {
   return refuse(p, "got %s, wanted %s", found(p, text), what);
 }
 
-/* A new value of a kind; its number. 0 is no answer but for the first: then memory ran out. */
+/* Adds a value of a kind and returns its number. Only the first value has number 0; for any other value 0 means that
+ * memory ran out. */
 static fh_status add(parser *p, fh_json_kind kind, uint32_t *number) {
   fh_json *json = p->json;
   if (json->count == json->room) {
@@ -59,7 +60,7 @@ static fh_status add(parser *p, fh_json_kind kind, uint32_t *number) {
   return FH_OK;
 }
 
-/* At a quote. Unescapes in place: the text only becomes shorter. */
+/* Reads a string; the parser is at its quote. Unescapes in place, because the text only becomes shorter. */
 static fh_status read_string(parser *p, uint32_t *text) {
   char *to = ++p->at;
   *text = (uint32_t)(to - p->json->text);
@@ -105,7 +106,7 @@ static int take_word(parser *p, const char *word) {
 
 static fh_status read_value(parser *p, uint32_t *number);
 
-/* 1 where the members before `last` of an object hold its key. */
+/* Returns 1 if a member before `last` has the same key. */
 static int is_double(const fh_json *json, uint32_t first, uint32_t last) {
   for (uint32_t i = first; i != last; i = json->values[i].next)
     if (strcmp(json->text + json->values[i].key, json->text + json->values[last].key) == 0) return 1;

@@ -15,7 +15,7 @@
 static const char SYMBOL[] = "fewhead_provider";
 enum { POINTER_BYTES = sizeof(void *) };
 
-/* Addresses that a process has at most, in bytes: a plug-in that asks for more has miscounted. */
+/* The most bytes that a process can address. A plug-in that asks for more has miscounted. */
 static const uint64_t MOST_WORKSPACE = (uint64_t)1 << 47;
 
 _Static_assert(FH_PROVIDER_CPU == 1 << FH_DEVICE_CPU && FH_PROVIDER_CUDA == 1 << FH_DEVICE_CUDA,
@@ -96,7 +96,7 @@ static int is_name(const char *name) {
   return 1;
 }
 
-/* The table as this library has it, fields that an older one lacks NULL. */
+/* The table with this library's fields; fields that an older table lacks are NULL. */
 static fh_status read_table(const void *given, const char *quoted, fh_provider_table *table) {
   fh_status status;
   memcpy(table, given, offsetof(fh_provider_table, call_bytes)); /* no more may be read before its version is known */
@@ -180,7 +180,7 @@ fh_status fh_provider_get_info(const fh_provider *provider, fh_provider_info *in
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* The device's context is current between these two, where it has one. */
+/* Between these two functions the device's context is current, if the device has one. */
 static fh_status enter(const fh_device *device) {
   return device->back_end->enter ? device->back_end->enter(device) : FH_OK;
 }
@@ -189,7 +189,7 @@ static fh_status leave(const fh_device *device, fh_status status) {
   return device->back_end->leave ? device->back_end->leave(status) : status;
 }
 
-/* The caller's call without what is not for providers. */
+/* Copies the caller's call without the fields that providers do not read. */
 static fh_status plain_call(const fh_call *given, fh_call *plain) {
   const fh_status status = fh_struct_in("fh_call", given, FH_CALL_LEAST, plain, sizeof *plain);
   if (status) return status;
@@ -274,7 +274,7 @@ fh_status fh_provider_prepare(fh_provider *provider, fh_device *device, const fh
 
 typedef fh_status step(void *state, void *job, const fh_call *call, char *text);
 
-/* One of the table's functions on the job; NULL does nothing. */
+/* Calls one of the table's functions on the job; does nothing if the function is NULL. */
 static fh_status take(fh_provider_job *job, step *function, const char *name) {
   char text[FH_PROVIDER_TEXT];
   if (!job) return fh_fail_null("job");

@@ -49,8 +49,8 @@ const char *fh_status_name(fh_status status) {
   }
 }
 
-/* Every public struct starts with its size, and consists of whole 8-byte words in every version, so that none is cut in
- * a field. */
+/* Every public struct starts with its size. In every version its size is a multiple of 8, so that no version ends
+ * inside a field. */
 static fh_status struct_size(const char *name, const void *given, uint64_t min_size, uint64_t full_size,
                              uint64_t *size) {
   if (!given) return fh_fail_null(name);

@@ -121,7 +121,8 @@ fh_status fh_view_get_info(const fh_view *view, fh_view_info *info) {
 
 /* ---- Contents ---------------------------------------------------------------------------------------------------- */
 
-/* Nearest even of a double, in one rounding: through a float rounded to odd, which keeps what lies beyond it. */
+/* Rounds a double to the nearest bf16, ties to even, in one rounding: a float that is rounded to odd keeps the
+ * information that lies beyond its bits. */
 static uint16_t bf16_of(double x) {
   union {
     float f;

@@ -70,7 +70,7 @@ static int32_t pass_rows(int32_t left) {
   return rows;
 }
 
-/* Pass after pass; in a pass [chunk of 2 VL columns][row][half][VL]. */
+/* Pass after pass; in a pass [slice of 2 VL columns][row][half][VL]. */
 static void pack_few(tile *t, const uint16_t *const *q) {
   static const uint16_t zeros[2 * VL];
   float *to = t->q;
@@ -143,7 +143,7 @@ static uint64_t logits_few(tile *t) {
  * 64, and what all keys of the block run over of q in the first-level cache. Divides 512 and 576. */
 enum { STRETCH = 64 };
 
-/* Panel after panel of up to PANEL_VECTORS vectors of rows; in a panel [chunk][half][VL columns or pairs][lane]. */
+/* Panel after panel of up to PANEL_VECTORS vectors of rows; in a panel [slice][half][VL columns or pairs][lane]. */
 static void pack_many(tile *t, const uint16_t *const *q) {
   float *to = t->q;
   for (int32_t first = 0, lanes; first < t->s_stride; first += lanes) {
@@ -168,7 +168,7 @@ static void pack_many(tile *t, const uint16_t *const *q) {
   }
 }
 
-/* The block's KV rows as floats, [key][TILE_KV], evens before odds in each chunk; dot products need the values
+/* The block's KV rows as floats, [key][TILE_KV], evens before odds in each slice; dot products need the values
  * alone. */
 static void widen(tile *t) {
   const int32_t columns = HALVES == 1 ? TILE_V : t->d_qk;

@@ -4,7 +4,7 @@
  *
  * bf16 rows are widened without a shuffle: of 2 VL neighbouring elements the even ones become one vector (shift left
  * by 16) and the odd ones another (clear the lower half). Everything inside the kernels is kept in that order, evens
- * before odds in each chunk of 2 VL, and two such vectors are put back together when the result is stored (vnarrow).
+ * before odds in each slice of 2 VL, and two such vectors are put back together when the result is stored (vnarrow).
  */
 #ifndef FEWHEAD_KERNELS_CPU_VEC_H
 #define FEWHEAD_KERNELS_CPU_VEC_H

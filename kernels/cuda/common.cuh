@@ -14,9 +14,9 @@ constexpr float kLn2 = 0.6931471805599453f;
 /* Running maximum before any key. Finite, so that old - new is never inf - inf. */
 constexpr float kMaxStart = -1e30f;
 
-/* A chunk is up to 64 rows of 128 bytes (64 bf16 columns) with the 128-byte swizzle of wgmma: 16-byte unit u of row
- * r lies at unit u ^ (r % 8). A tile of 64 rows x d columns is d / 64 chunks. */
-constexpr uint32_t kChunkBytes = 64 * 128;
+/* A slice is up to 64 rows of 128 bytes (64 bf16 columns) with the 128-byte swizzle of wgmma: 16-byte unit u of row
+ * r lies at unit u ^ (r % 8). A tile of 64 rows x d columns is d / 64 slices. */
+constexpr uint32_t kSliceBytes = 64 * 128;
 FHK_DEV uint32_t swizzled(uint32_t row, uint32_t unit) { return row * 128 + ((unit ^ (row & 7)) << 4); }
 
 /* Run f(integral constant 0), f(1), .. f(kCount - 1), unrolled at compile time. */

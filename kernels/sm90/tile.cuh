@@ -74,18 +74,18 @@ constexpr int kScoreRegs = 144, kPvRegs = 160, kFetchRegs = 48; /* 144 + 2 * 160
                                                                    allots */
 constexpr int kRows = 64, kBlock = 64, kDv = 512;
 constexpr int kGranule = 16;                       /* rows of a warp */
-constexpr uint32_t kSlotBytes = 2 * kChunkBytes;   /* a quarter of a block, 64 rows x 128 columns; or 32 rows
+constexpr uint32_t kSlotBytes = 2 * kSliceBytes;   /* a quarter of a block, 64 rows x 128 columns; or 32 rows
                                                        of Q x 256 */
-constexpr uint32_t kGranuleChunk = kGranule * 128; /* 16 rows x 64 columns */
+constexpr uint32_t kGranuleSlice = kGranule * 128; /* 16 rows x 64 columns */
 constexpr uint32_t kWordBytes = 4 * kGranule * 8;  /* words of a block: which entries each query of each
                                                        scoring warp chose */
 constexpr int kQuarters = 4;
 constexpr int kRegisterSteps = 16; /* k16 steps of Q that live in registers */
 constexpr float kSlack = 8;        /* P stays below 2^kSlack times the sums of the blocks before */
-constexpr uint32_t kGranuleBytes = kRegisterSteps / 4 * kGranuleChunk; /* a granule's columns for registers:
+constexpr uint32_t kGranuleBytes = kRegisterSteps / 4 * kGranuleSlice; /* a granule's columns for registers:
                                                                           half a slot */
 static_assert(2 * kGranuleBytes == kSlotBytes, "two granules of Q fill a slot");
-constexpr int kTailChunks = kDv / 64 - kRegisterSteps / 4; /* chunks of Q up to column 511 that are read from
+constexpr int kTailSlices = kDv / 64 - kRegisterSteps / 4; /* slices of Q up to column 511 that are read from
                                                               shared memory */
 
 /* What the warpgroups need to know of a tile. */
@@ -104,15 +104,15 @@ FHK_DEV int32_t blocks_of(const Tile &tile) {
 
 template <int kD>
 struct Shape {
-  static_assert(kD == 512 || kD == 576, "columns past 512 are one chunk at most");
+  static_assert(kD == 512 || kD == 576, "columns past 512 are one slice at most");
   static constexpr bool kRope = kD > kDv; /* columns 512 .. 575: scores only */
   static constexpr int kSlots = kRope ? 10 : 11;
   /* Shared memory, bytes from a 1024-byte boundary. */
-  static constexpr uint32_t kQueryTail = 0; /* Q from column 256 on, [64 rows x 64 columns] chunks */
-  static constexpr uint32_t kRing = kQueryTail + (kTailChunks + (kRope ? 1 : 0)) * kChunkBytes;
+  static constexpr uint32_t kQueryTail = 0; /* Q from column 256 on, [64 rows x 64 columns] slices */
+  static constexpr uint32_t kRing = kQueryTail + (kTailSlices + (kRope ? 1 : 0)) * kSliceBytes;
   static constexpr uint32_t kRopeSlot = kRing + kSlots * kSlotBytes;
-  static constexpr uint32_t kP = kRopeSlot + (kRope ? kChunkBytes : 0); /* P of two blocks, bf16 64 x 64 */
-  static constexpr uint32_t kRescale = kP + 2 * kChunkBytes;            /* of two blocks, a float a row: O is
+  static constexpr uint32_t kP = kRopeSlot + (kRope ? kSliceBytes : 0); /* P of two blocks, bf16 64 x 64 */
+  static constexpr uint32_t kRescale = kP + 2 * kSliceBytes;            /* of two blocks, a float a row: O is
                                                                             multiplied by it */
   static constexpr uint32_t kFinish = kRescale + 2 * kRows * 4;         /* of two tiles, a float a row: O
                                                                                   ends with it */
@@ -261,7 +261,7 @@ FHK_DEV void fetch_query(const Tiling &tiling, const Tile &tile, uint32_t smem, 
     if ((g & 1) == 0) ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
 #pragma unroll
     for (int c = 0; c < kRegisterSteps / 4; c++)
-      copy_unit<kAligned>(dst + c * kGranuleChunk, src + c * 64, r < tile.rows);
+      copy_unit<kAligned>(dst + c * kGranuleSlice, src + c * 64, r < tile.rows);
     if ((g & 1) == 1 || g + 1 == granules(tile)) {
       slot_arrive<kAligned>(bar.full(ring.slot), lane);
       ring.skip(1);
@@ -271,10 +271,10 @@ FHK_DEV void fetch_query(const Tiling &tiling, const Tile &tile, uint32_t smem, 
   for (int g = 0; g < max(granules(tile), filled); g++) { /* with zeros where the last tile had rows, or nobody yet */
     const int r = g * kGranule + share.row0;
     const uint16_t *src = tiling.q_row(tile, r < tile.rows ? r : 0) + kRegisterSteps * 16 + share.unit * 8;
-    const uint32_t dst = smem + X::kQueryTail + g * kGranuleChunk + share.mine;
+    const uint32_t dst = smem + X::kQueryTail + g * kGranuleSlice + share.mine;
 #pragma unroll
-    for (int c = 0; c < kTailChunks + (X::kRope ? 1 : 0); c++)
-      copy_unit<kAligned>(dst + c * kChunkBytes, src + c * 64, r < tile.rows);
+    for (int c = 0; c < kTailSlices + (X::kRope ? 1 : 0); c++)
+      copy_unit<kAligned>(dst + c * kSliceBytes, src + c * 64, r < tile.rows);
   }
   filled = granules(tile);
   copies_arrive<kAligned>(bar.tail_full());
@@ -360,7 +360,7 @@ FHK_DEV void fetch(const Tiling &tiling, int32_t tiles, uint32_t smem, int t, in
         for (int c = 0; c < 2; c++) {
 #pragma unroll
           for (int k = 0; k < 4; k++)
-            copy_unit<kAligned>(dst + c * kChunkBytes + k * kGranuleChunk, src[k] + (quarter * 2 + c) * 64, real[k]);
+            copy_unit<kAligned>(dst + c * kSliceBytes + k * kGranuleSlice, src[k] + (quarter * 2 + c) * 64, real[k]);
         }
         slot_arrive<kAligned>(bar.full(ring.slot), lane);
         ring.skip(1);
@@ -370,7 +370,7 @@ FHK_DEV void fetch(const Tiling &tiling, int32_t tiles, uint32_t smem, int t, in
         ptx::mbar_wait(bar.rope_empty(), rope_phase);
         rope_phase ^= 1;
 #pragma unroll
-        for (int k = 0; k < 4; k++) copy_unit<kAligned>(dst + k * kGranuleChunk, src[k] + kDv, real[k]);
+        for (int k = 0; k < 4; k++) copy_unit<kAligned>(dst + k * kGranuleSlice, src[k] + kDv, real[k]);
         copies_arrive<kAligned>(bar.rope_full());
       }
       if (n == 0 && t == 0) tell(turn + 1);
@@ -448,12 +448,12 @@ FHK_DEV void silence(const float (&s)[32], uint32_t ring, const Ring<kSlots> &af
     while (who) {
       const uint32_t row = 8 * (k >> 1) + 2 * (__ffs(who) - 1) + (k & 1);
       who &= who - 1;
-      uint32_t to[2]; /* lane: unit lane % 8 of two of the row's eight chunks */
+      uint32_t to[2]; /* lane: unit lane % 8 of two of the row's eight slices */
       bool bad = false;
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const uint32_t chunk = 4 * h + (lane >> 3), slot = after.ahead(kSlots - kQuarters + (chunk >> 1)).slot;
-        to[h] = ring + slot * kSlotBytes + (chunk & 1) * kChunkBytes + row * 128 + (lane & 7) * 16;
+        const uint32_t slice = 4 * h + (lane >> 3), slot = after.ahead(kSlots - kQuarters + (slice >> 1)).slot;
+        to[h] = ring + slot * kSlotBytes + (slice & 1) * kSliceBytes + row * 128 + (lane & 7) * 16;
         const float4 v = ptx::ld_shared_f4(to[h]);
         for (const float pair : {v.x, v.y, v.z, v.w}) {
           const uint32_t bits = __float_as_uint(pair);
@@ -484,7 +484,7 @@ FHK_DEV void load_query(uint32_t (&q)[kRegisterSteps][4], const Tile &tile, uint
     const uint32_t src = smem + X::kRing + ring.ahead(warp >> 1).slot * kSlotBytes + (warp & 1) * kGranuleBytes;
 #pragma unroll
     for (int k = 0; k < kRegisterSteps; k++)
-      ptx::ldmatrix4(q[k], src + (k >> 2) * kGranuleChunk + swizzled(frag_row, 2 * (k & 3) + frag_unit));
+      ptx::ldmatrix4(q[k], src + (k >> 2) * kGranuleSlice + swizzled(frag_row, 2 * (k & 3) + frag_unit));
   } else {
 #pragma unroll
     for (int k = 0; k < kRegisterSteps; k++) q[k][0] = q[k][1] = q[k][2] = q[k][3] = 0;
@@ -511,9 +511,9 @@ FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4]
 #pragma unroll
     for (int k = 0; k < 8; k++) {
       const int step = quarter * 8 + k, beyond = step - kRegisterSteps;
-      const uint64_t k_step = k_desc + (k >> 2) * (kChunkBytes / 16) + (k & 3) * 2;
+      const uint64_t k_step = k_desc + (k >> 2) * (kSliceBytes / 16) + (k & 3) * 2;
       if (beyond < 0) ptx::wgmma_rs<0>(s, q[step < kRegisterSteps ? step : 0], k_step, step != 0);
-      else ptx::wgmma_ss<0, 0>(s, tail + (beyond >> 2) * (kChunkBytes / 16) + (beyond & 3) * 2, k_step, 1);
+      else ptx::wgmma_ss<0, 0>(s, tail + (beyond >> 2) * (kSliceBytes / 16) + (beyond & 3) * 2, k_step, 1);
     }
     ptx::wgmma_commit();
     ring.skip(1);
@@ -526,7 +526,7 @@ FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4]
     const uint64_t k_desc = ptx::desc_k_major(smem + X::kRopeSlot);
 #pragma unroll
     for (int k = 0; k < 4; k++)
-      ptx::wgmma_ss<0, 0>(s, tail + kTailChunks * (kChunkBytes / 16) + k * 2, k_desc + k * 2, 1);
+      ptx::wgmma_ss<0, 0>(s, tail + kTailSlices * (kSliceBytes / 16) + k * 2, k_desc + k * 2, 1);
     ptx::wgmma_commit();
   }
 }
@@ -584,7 +584,7 @@ FHK_DEV void score(const Tiling &tiling, uint32_t smem, int warp, int lane) {
   /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of
    * the right. */
   const uint32_t frag_row = (lane & 7) + ((lane >> 3) & 1) * 8, frag_unit = lane >> 4;
-  const uint32_t p_mine = smem + X::kP + warp * kGranuleChunk;
+  const uint32_t p_mine = smem + X::kP + warp * kGranuleSlice;
   const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
   Ring<X::kSlots> ring;
   uint32_t turn = 0; /* blocks so far */
@@ -619,7 +619,7 @@ FHK_DEV void score(const Tiling &tiling, uint32_t smem, int warp, int lane) {
       }
       float2 x, sums;
       auto make = [&]() {
-        sums = make_p<Tiling::kShared>(s, tiling.scale, m0, m1, p_mine + buffer * kChunkBytes, frag_row, frag_unit, x);
+        sums = make_p<Tiling::kShared>(s, tiling.scale, m0, m1, p_mine + buffer * kSliceBytes, frag_row, frag_unit, x);
       };
       auto hide_others = [&]() {
         const uint2 mine0 = ptx::ld_shared2(words + word0), mine1 = ptx::ld_shared2(words + word1);
@@ -755,9 +755,9 @@ FHK_DEV void pv(const Tiling &tiling, uint32_t smem, int half, int warp, int lan
         }
       }
       const uint32_t slot0 = ring.ahead(2 * half).slot, slot1 = ring.ahead(2 * half + 1).slot;
-      const uint64_t p = ptx::desc_k_major(smem + X::kP + buffer * kChunkBytes);
-      const uint64_t v0 = ptx::desc_mn_major(smem + X::kRing + slot0 * kSlotBytes, kChunkBytes);
-      const uint64_t v1 = ptx::desc_mn_major(smem + X::kRing + slot1 * kSlotBytes, kChunkBytes);
+      const uint64_t p = ptx::desc_k_major(smem + X::kP + buffer * kSliceBytes);
+      const uint64_t v0 = ptx::desc_mn_major(smem + X::kRing + slot0 * kSlotBytes, kSliceBytes);
+      const uint64_t v1 = ptx::desc_mn_major(smem + X::kRing + slot1 * kSlotBytes, kSliceBytes);
       ptx::fence_proxy_async(); /* V, seen through `given`, before wgmma reads it */
       ptx::keep(o0);
       ptx::keep(o1);

@@ -23,10 +23,10 @@ fh_status fh_cpu_view_read(const fh_view *view, void *dst);
 fh_status fh_cpu_view_copy(const fh_view *dst, const fh_view *src);
 
 /* Elements that are staged at a time: 16 KiB, within any first-level cache. */
-enum { FH_CPU_CHUNK = 4096 };
+enum { FH_CPU_STRETCH = 4096 };
 
-/* Writes elements first .. first + n - 1 in row-major order to `staged`, which has room for a whole chunk and may be
- * written past n; `first` is a multiple of FH_CPU_CHUNK. */
+/* Writes elements first .. first + n - 1 in row-major order to `staged`, which has room for a whole stretch and may be
+ * written past n; `first` is a multiple of FH_CPU_STRETCH. */
 typedef void fh_cpu_make(void *arg, int64_t first, int64_t n, void *staged);
 
 /* The one whose arg is an fh_generator (random.c), for an fh_isa. */

@@ -98,14 +98,13 @@ static fh_status open_cpu(fh_device *device, const char *name, int64_t ordinal, 
 
 static void close_cpu(fh_device *device) { fhk_cpu_destroy(fh_cpu(device)); }
 
-/* Everything is done when the function that was asked for it returns. */
+/* A CPU does all work before a function returns. */
 static fh_status synchronize(fh_device *device) {
   (void)device;
   return FH_OK;
 }
 
-/* ---- Timers
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Timers ------------------------------------------------------------------------------------------------------ */
 
 static fh_status moment_create(fh_device *device, fh_moment *moment) {
   (void)device, (void)moment;
@@ -126,8 +125,7 @@ static fh_status moment_between(fh_device *device, const fh_moment *start, const
   return FH_OK;
 }
 
-/* ---- Calls
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
 static int offers(const fh_device *device, int32_t path, int32_t h_q, char why[FH_WHY]) {
   (void)h_q;

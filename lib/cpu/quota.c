@@ -5,7 +5,7 @@
 
 #include "cpu_quota.h"
 
-enum { MOST = 1 << 20 }; /* CPUs: more is no limit to any machine, and fits an int32_t */
+enum { MOST = 1 << 20 }; /* CPUs; a larger quota limits no machine */
 
 /* Where systems mount the hierarchies: version 2 alone or beside version 1, and version 1's CPU controller by its
  * names. */
@@ -25,7 +25,7 @@ static int numbers_of(const char *root, const char *folder, const char *group, c
   return found > 0 ? found : 0;
 }
 
-/* The smaller of `least`, where 0 is no limit, and of what quota microseconds of each period are worth. */
+/* Returns the smaller of `least` (0: no limit) and the CPUs that `quota` microseconds of each period are worth. */
 static int32_t smaller(int32_t least, long long quota, long long period) {
   if (quota <= 0 || period <= 0) return least; /* version 1 writes -1 for no limit */
   const long long cpus = (quota - 1) / period + 1;
@@ -44,9 +44,9 @@ static int32_t v1_quota(const char *root, const char *mount, const char *group, 
   return numbers_of(root, mount, group, "cpu.cfs_period_us", period) < 1 ? least : smaller(least, quota[0], period[0]);
 }
 
-/* A container may see its own group as the mount's top while its path is the machine's: groups that are not there
- * have no files, and the walk ends at the top. A path with ".." leads outside of what is mounted: the top alone is
- * read. `group` is cut on the way. */
+/* In a container the mount's top may be the container's own group, while the path is the path on the machine. Groups
+ * that the mount lacks have no files, and the walk ends at the top. A path with ".." leads outside the mount, so
+ * only the top is read. The walk shortens `group`. */
 static int32_t walk(const char *root, const char *mount, char *group, int32_t least,
                     int32_t (*quota_of)(const char *root, const char *mount, const char *group, int32_t least)) {
   if (strstr(group, "/..")) *group = 0;
@@ -81,7 +81,7 @@ int32_t fh_quota_cpus(const char *root) {
   int32_t least = 0;
   snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
   FILE *file = fopen(line, "re");
-  /* Without it the mounts' tops can still say something. */
+  /* Without this file the tops of the mounts are still read. */
   if (!file) {
     least = walk_all(root, v2_mounts, sizeof v2_mounts / sizeof *v2_mounts, "", least, v2_quota);
     return walk_all(root, v1_mounts, sizeof v1_mounts / sizeof *v1_mounts, "", least, v1_quota);

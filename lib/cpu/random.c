@@ -54,10 +54,10 @@ __attribute__((target("avx2,fma"))) static inline void lanes_avx2(uint64_t seed,
 }
 #endif
 
-/* One chunk of a view: positions first .. first + n - 1. `first` is a multiple of FH_CPU_CHUNK and `staged` has room
- * for a whole one, so that the loops have a fixed length and may write past n. */
-static inline __attribute__((always_inline)) void make_chunk(const fh_generator *g, int64_t first, int64_t n,
-                                                             void *restrict staged, lanes *philox) {
+/* One stretch of a view: positions first .. first + n - 1. `first` is a multiple of FH_CPU_STRETCH and `staged` has
+ * room for a whole one, so that the loops have a fixed length and may write past n. */
+static inline __attribute__((always_inline)) void make_stretch(const fh_generator *g, int64_t first, int64_t n,
+                                                               void *restrict staged, lanes *philox) {
   uint32_t w[4][LANES];
   float x[4 * LANES];
   const int step = g->dist == FH_NORMAL ? LANES : 4 * LANES;
@@ -88,15 +88,15 @@ static inline __attribute__((always_inline)) void make_chunk(const fh_generator 
   }
 }
 
-_Static_assert(FH_CPU_CHUNK % (4 * LANES) == 0, "a chunk is made of whole batches");
+_Static_assert(FH_CPU_STRETCH % (4 * LANES) == 0, "a stretch is made of whole batches");
 
 static void make_generic(void *arg, int64_t first, int64_t n, void *staged) {
-  make_chunk(arg, first, n, staged, lanes_generic);
+  make_stretch(arg, first, n, staged, lanes_generic);
 }
 
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) static void make_avx2(void *arg, int64_t first, int64_t n, void *staged) {
-  make_chunk(arg, first, n, staged, lanes_avx2);
+  make_stretch(arg, first, n, staged, lanes_avx2);
 }
 #else
 #define make_avx2 make_generic

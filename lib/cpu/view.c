@@ -1,4 +1,4 @@
-/* Views in host memory: walked in row-major order, chunk by chunk on all threads. */
+/* Views in host memory: walked in row-major order, stretch by stretch on all threads. */
 #include <string.h>
 
 #include "cpu_back_end.h"
@@ -79,25 +79,25 @@ typedef struct setting {
   void *arg;
 } setting;
 
-static void set_chunk(void *arg, int64_t item, int32_t thread) {
+static void set_stretch(void *arg, int64_t item, int32_t thread) {
   (void)thread;
   const setting *set = arg;
-  const int64_t first = item * FH_CPU_CHUNK, left = set->elements - first,
-                n = left < FH_CPU_CHUNK ? left : FH_CPU_CHUNK;
-  _Alignas(64) unsigned char staged[FH_CPU_CHUNK * 4];
+  const int64_t first = item * FH_CPU_STRETCH, left = set->elements - first,
+                n = left < FH_CPU_STRETCH ? left : FH_CPU_STRETCH;
+  _Alignas(64) unsigned char staged[FH_CPU_STRETCH * 4];
   set->make(set->arg, first, n, staged);
   move(&set->to, first, n, staged, TO_VIEW);
 }
 
-/* Set every element: make(arg, first, n, staged) writes elements first .. first + n - 1, n <= FH_CPU_CHUNK. Elements
+/* Set every element: make(arg, first, n, staged) writes elements first .. first + n - 1, n <= FH_CPU_STRETCH. Elements
  * that share memory keep the last one's value. */
 static fh_status set(const fh_view *view, fh_cpu_make *make, void *arg) {
   setting all = {.to = walk_of(view), .elements = view->elements, .make = make, .arg = arg};
-  const int64_t chunks = (view->elements - 1) / FH_CPU_CHUNK + 1;
+  const int64_t stretches = (view->elements - 1) / FH_CPU_STRETCH + 1;
   const fh_array array = fh_view_array(view, "view");
-  if (fh_array_distinct(&array)) fhk_cpu_parallel(fh_cpu(view->buffer->device), chunks, set_chunk, &all);
+  if (fh_array_distinct(&array)) fhk_cpu_parallel(fh_cpu(view->buffer->device), stretches, set_stretch, &all);
   else
-    for (int64_t i = 0; i < chunks; i++) set_chunk(&all, i, 0); /* in order, so that the last one stays */
+    for (int64_t i = 0; i < stretches; i++) set_stretch(&all, i, 0); /* in order, so that the last one stays */
   return FH_OK;
 }
 
@@ -133,11 +133,11 @@ typedef struct reading {
   int64_t elements;
 } reading;
 
-static void read_chunk(void *arg, int64_t item, int32_t thread) {
+static void read_stretch(void *arg, int64_t item, int32_t thread) {
   (void)thread;
   const reading *r = arg;
-  const int64_t first = item * FH_CPU_CHUNK, left = r->elements - first;
-  move(&r->from, first, left < FH_CPU_CHUNK ? left : FH_CPU_CHUNK, r->host + first * r->from.bytes, FROM_VIEW);
+  const int64_t first = item * FH_CPU_STRETCH, left = r->elements - first;
+  move(&r->from, first, left < FH_CPU_STRETCH ? left : FH_CPU_STRETCH, r->host + first * r->from.bytes, FROM_VIEW);
 }
 
 static void make_from_host(void *arg, int64_t first, int64_t n, void *staged) {
@@ -157,7 +157,7 @@ fh_status fh_cpu_view_write(const fh_view *view, const void *src) {
 
 fh_status fh_cpu_view_read(const fh_view *view, void *dst) {
   reading r = {.from = walk_of(view), .host = dst, .elements = view->elements};
-  fhk_cpu_parallel(fh_cpu(view->buffer->device), (view->elements - 1) / FH_CPU_CHUNK + 1, read_chunk, &r);
+  fhk_cpu_parallel(fh_cpu(view->buffer->device), (view->elements - 1) / FH_CPU_STRETCH + 1, read_stretch, &r);
   return FH_OK;
 }
 

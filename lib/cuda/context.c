@@ -7,8 +7,7 @@
  */
 #include "cuda_back_end.h"
 
-/* ---- Errors
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
 /* Errors of which CUDA's manual says that the process must be relaunched. Numbers where older headers lack the name. */
 static int is_sticky(int code) {
@@ -32,14 +31,13 @@ static int is_sticky(int code) {
 
 fh_status fh_cuda_status(int code, const char *function) {
   if (code == cudaSuccess) return FH_OK;
-  (void)cudaGetLastError(); /* said here; the next function starts clean */
+  (void)cudaGetLastError(); /* reported here; the next function starts without it */
   return fh_fail(code == cudaErrorMemoryAllocation ? FH_ERR_MEMORY : FH_ERR_DEVICE, "%s: %s (%s)%s", function,
                  cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code),
                  is_sticky(code) ? "; the device's context is lost until the process ends" : "");
 }
 
-/* ---- The driver
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- The driver -------------------------------------------------------------------------------------------------- */
 
 /* cudaSetDevice would change the thread's device, and setting the old one back would make a context on a device that
  * nobody asked for; the driver's stack of contexts does neither. */

@@ -28,7 +28,7 @@ static inline cudaStream_t fh_cuda_stream(const fh_device *device, void *stream)
 
 extern const fh_back_end fh_cuda_back_end; /* device.c */
 
-/* ---- What the other files build on (context.c) ---- */
+/* ---- What the other files build on (context.c) ------------------------------------------------------------------- */
 
 /* Look the driver's functions up, once a process; before any of the functions below. */
 fh_status fh_cuda_load_driver(void);

@@ -64,7 +64,7 @@ fh_status fh_cuda_fill(fh_buffer *buffer, int32_t value) {
   return fh_cuda_leave(status);
 }
 
-/* Other memory, twice the size of the cache, takes its place. */
+/* Writes other memory, twice the size of the cache, to push the buffer out. */
 fh_status fh_cuda_evict(fh_buffer *buffer) {
   fh_cuda *cuda = fh_cuda_of(buffer->device);
   fh_status status = fh_cuda_enter(buffer->device);

@@ -12,7 +12,7 @@ static fhk_elements elements_of(const fh_view *view) {
   return e;
 }
 
-/* The same elements side by side at `data`. */
+/* Describes the same elements, contiguous at `data`. */
 static fhk_elements packed_at(const fhk_elements *elements, void *data) {
   fhk_elements e = *elements;
   e.data = data;
@@ -28,7 +28,7 @@ static int is_packed(const fhk_elements *elements) {
   return 1;
 }
 
-/* Kernels write in no order: of elements that share memory the last would not stay. */
+/* Kernels write in no fixed order, so the last of several elements that share memory would not stay. */
 static fh_status check_distinct(const fh_view *view) {
   const fh_array array = fh_view_array(view, "view");
   if (fh_array_distinct(&array)) return FH_OK;
@@ -92,7 +92,7 @@ static pieces pieces_of(const fhk_elements *all, int64_t most) {
   return p;
 }
 
-/* 1 and the next piece, or 0 after the last. */
+/* Returns 1 and sets the next piece; returns 0 after the last piece. */
 static int next_piece(pieces *p, fhk_elements *piece) {
   if (p->at_outer == p->outer) return 0;
   const int64_t size = p->all->shape[p->split], left = size - p->at_split;

@@ -153,10 +153,10 @@ typedef struct fh_costs fh_costs;
  *   max_logits[s, h] = the largest logit, sm_scale included
  *   attn_sink[h]     adds exp(sink) to the denominator of out only; -inf adds nothing, +inf makes out 0
  *   a row without a valid key: out 0, lse +inf, max_logits -inf
- * A KV row that holds NaN or Inf reaches only the rows that list it; the results of those rows are then not specified.
+ * A KV row that holds NaN or Inf changes only the rows that list it; the results of such rows are not specified.
  * Sums are kept in fp32, with weights of up to 2^8 before they are divided by their sum. So finite values give a finite
- * out if those of kv are below 2^119 / topk (6e35 / topk) and no product of q and kv overflows. Larger ones, near the
- * top of bf16, may give Inf or NaN.
+ * out if the values of kv are below 2^119 / topk (6e35 / topk) and no product of q and kv overflows. Larger values,
+ * near the top of bf16, may give Inf or NaN.
  *
  * Every path reads q and writes out for heads 0 .. h_q - 1 only: the padding heads of a 64-head buffer are neither read
  * nor written. Accumulation is fp32; bf16 results are rounded to nearest even.
@@ -280,8 +280,8 @@ struct fh_counters {
  * Example: 8 heads, group 8, 3 rows that list {1,2}, {2,3}, {2,2}: one group with entries 1, 2, 2, 3 and members 001,
  * 111, 100, 010 (the last digit is row 0). keys is 2, 2, 2.
  *
- * Order. order[0 .. packed_from - 1] are the groups that FH_AUTO computes row by row, order[packed_from ..] those it
- * packs. A plan that was built by a call with path FH_AUTO holds that choice; any other plan packs all groups.
+ * Order. order[0 .. packed_from - 1] are the groups that FH_AUTO computes row by row, order[packed_from ..] the groups
+ * that it packs. A plan that was built by a call with path FH_AUTO holds that choice; any other plan packs all groups.
  * FH_PACKED packs every group of any plan. Packing a group saves
  *     saves = rows * unit_us + gflop_us * GFLOP(keys * heads)
  *             - packed.unit_us - packed.gflop_us * GFLOP(E * h_q * group)
@@ -373,8 +373,8 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
 /*
  * Sets *packs to 1 if FH_AUTO lets a plan decide, group by group, which rows are packed (fh_plan), and to 0 if FH_AUTO
  * takes the cheaper of padded and gather for all rows. FH_AUTO asks this first, before it knows what the lists share.
- * Let R be the microseconds of the cheaper of padded and gather, K those of packed at best (all lists of a group are
- * one list, entries = keys / group), P those of the plan. work->entries is not read.
+ * Let R be the microseconds of the cheaper of padded and gather, K the microseconds of packed at best (all lists of a
+ * group are equal, entries = keys / group), P the microseconds of the plan. work->entries is not read.
  *  - planned 1, the call brings a plan: packs if R - K > 0 and R - K >= the call_us of the row path, which has to start
  *    beside packed where only some groups are packed.
  *  - planned 0, the plan would have to be built: packs if R - K - P >= 2 * P and R + 2 * P <= 1.02 * padded. A plan
@@ -401,7 +401,7 @@ fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row
 fh_status fh_explain(fh_device *device, const fh_call *call, char *text, uint64_t bytes);
 
 /* Sets *costs to the device's built-in costs, measured on one machine or scaled from it (fh_explain says which): good
- * for choosing, not for predicting. On CUDA they are those of 8 heads and many rows. If a call brings no costs, FH_AUTO
+ * for choosing, not for predicting. On CUDA the costs are for 8 heads and many rows. If a call brings no costs, FH_AUTO
  * takes the costs of the call's own heads and number of rows: the last wave of the device takes as long as the others,
  * and few rows share it. */
 fh_status fh_costs_default(const fh_device *device, fh_costs *costs);
@@ -507,8 +507,7 @@ fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes)
  *   FH_ERR_ARGUMENT     the file cannot be read or is no gate table: "FILE:LINE: reason"
  *   FH_ERR_VERSION      another schema, or measured with another major.minor version of the library
  *   FH_ERR_DEVICE       measured on another device: kind, name, multiprocessors and compute capability (CUDA), threads
- *   and
- *                       instruction set (CPU) must be equal; the driver may differ
+ *                       and instruction set (CPU) must be equal; the driver may differ
  *   FH_ERR_UNSUPPORTED  no gate for this shape
  */
 fh_status fh_gate_load(const char *path, const fh_device *device, int32_t h_q, int32_t d_qk, int64_t topk,
@@ -624,14 +623,13 @@ typedef struct fh_view_info {
 /* Returns the bytes of one element: 2, 4, 4; 0 if dtype is not an fh_dtype. */
 int32_t fh_dtype_bytes(int32_t dtype);
 
-/* A window on a buffer: element (i, j, ..) lies at offset + i * stride[0] + j * stride[1] + ..; stride NULL =
- * contiguous, row-major.
- * FH_ERR_SHAPE if any element would lie outside the buffer. */
+/* Makes a view of a buffer: element (i, j, ..) lies at offset + i * stride[0] + j * stride[1] + ..; stride NULL =
+ * contiguous, row-major. FH_ERR_SHAPE if an element would lie outside the buffer. */
 fh_status fh_view_create(fh_buffer *buffer, int32_t dtype, int32_t rank, const int64_t *shape, const int64_t *stride,
                          int64_t offset, fh_view **view);
 
-/* The elements first, first + step, .. (count of them) of dimension dim, counted from 0. step may be negative, not 0.
- * Slice and view share memory. */
+/* Makes a view of the elements first, first + step, .. (count elements) of dimension dim, counted from 0. step may
+ * be negative, not 0. Slice and view share memory. */
 fh_status fh_view_slice(const fh_view *view, int32_t dim, int64_t first, int64_t count, int64_t step, fh_view **slice);
 
 void fh_view_free(fh_view **view);
@@ -639,8 +637,9 @@ void fh_view_free(fh_view **view);
 /* Fills *info; info->struct_size must be set. */
 fh_status fh_view_get_info(const fh_view *view, fh_view_info *info);
 
-/* Elements may share memory (a stride of 0). A function that sets a view sets elements in row-major order, so the last
- * one stays. On CUDA only fh_view_fill takes such a view; the others refuse it (FH_ERR_UNSUPPORTED). */
+/* Elements may share memory (a stride of 0). A function that sets a view sets elements in row-major order, so the
+ * value of the last element stays. On CUDA only fh_view_fill takes such a view; the others refuse it
+ * (FH_ERR_UNSUPPORTED). */
 
 /* Sets every element to `value`, rounded to nearest even for bf16 and f32. FH_ERR_ARGUMENT for an I32 view and a value
  * that is not a whole number in range. */
@@ -687,7 +686,7 @@ typedef struct fh_provider_job fh_provider_job;
 
 typedef struct fh_provider_info {
   uint64_t struct_size;
-  uint32_t devices;      /* bits 1 << fh_device_kind: the kinds of device it runs on */
+  uint32_t devices;      /* bits 1 << fh_device_kind: the kinds of device that it runs on */
   int32_t abi;           /* FH_PROVIDER_ABI */
   char name[32];         /* what it calls itself: "flashmla" */
   char version[128];     /* of the plug-in */

@@ -20,7 +20,8 @@ FH_GROUPS int64_t fh_groups_most(int64_t s_q, int64_t requests, int64_t group) {
   return m + (s_q - m) / group;
 }
 
-/* Where the request ends that an offset ends: offsets never fall, and never leave the chunk. */
+/* Returns the row behind the last row of a request, from its offset in cu_seqlens_q. An offset below the one before
+ * counts as the one before; an offset beyond s_q counts as s_q. */
 FH_GROUPS int64_t fh_request_end(int64_t offset, int64_t end_before, int64_t s_q) {
   if (offset > s_q) return s_q;
   return offset < end_before ? end_before : offset;
@@ -35,8 +36,9 @@ FH_GROUPS int32_t fh_rows_path(const fh_call *call, const fh_costs *costs) {
                          fh_cost_us(&costs->gather, rows, gflop * call->h_q));
 }
 
-/* Expected microseconds: of packing anything, of a group, of each 64 entries of its union begun; of computing anything
- * row by row, of a row, of each of its keys. */
+/* Expected microseconds. packed: once, if any group is packed; packed_group: for each group; packed_tile: for each
+ * 64 entries of a union, or part of 64. rows: once, if any group goes row by row; row: for each row; key: for each
+ * key of a row. */
 typedef struct fh_group_costs {
   double packed, packed_group, packed_tile, rows, row, key;
 } fh_group_costs;
@@ -45,7 +47,7 @@ typedef struct fh_group_costs {
 enum { FH_TILE_ENTRIES = 64 };
 FH_GROUPS int64_t fh_tiles(int64_t entries) { return (entries + FH_TILE_ENTRIES - 1) / FH_TILE_ENTRIES; }
 
-/* All zeros where there is nothing to choose: then all groups are packed. */
+/* Returns zeros if there is nothing to choose: then all groups are packed. */
 FH_GROUPS fh_group_costs fh_group_costs_of(const fh_call *call) {
   const double gflop = fh_gflop(call->d_qk, call->d_v, 1); /* of one head and one key */
   const fh_costs *costs = call->costs;
@@ -71,14 +73,15 @@ FH_GROUPS int32_t fh_group_saves(const fh_group_costs *costs, int64_t entries, i
   return ns > INT32_MAX ? INT32_MAX : ns < -INT32_MAX ? -INT32_MAX : (int32_t)ns;
 }
 
-/* Where a group stands in the order, 0 first, up to fh_tiles(capacity) + 1: those that cost less row by row, as they
- * come, since neighbours share KV rows; then the others by falling tiles. */
+/* Returns where a group stands in the order, from 0 to fh_tiles(capacity) + 1. Groups that cost less row by row have
+ * 0 and keep their order, because neighbours share KV rows. Then come the packed groups, by falling tiles. */
 FH_GROUPS uint32_t fh_group_rank(int64_t capacity, int64_t entries, int32_t saves) {
   return saves < 0 ? 0 : (uint32_t)(1 + fh_tiles(capacity) - fh_tiles(entries));
 }
 
-/* How many groups are not packed: the `fewer` that cost less row by row; or all or none, where that costs less than
- * both kinds of work in one call. saved, lost: nanoseconds that packing saves on the others, and would lose on those.
+/* Returns how many groups are not packed: `fewer`, the groups that cost less row by row; or all or none, if one kind of
+ * work costs less than both kinds in one call. saved: nanoseconds that packing saves on the other groups; lost:
+ * nanoseconds that packing would lose on the `fewer` groups.
  */
 FH_GROUPS int64_t fh_packed_from(const fh_group_costs *costs, int64_t groups, int64_t fewer, int64_t saved,
                                  int64_t lost) {

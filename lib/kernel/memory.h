@@ -1,5 +1,5 @@
-/* Sizes of memory stop at the largest number instead of wrapping: what does not fit in 64 bits is refused wherever it
- * is asked for. */
+/* Arithmetic on sizes of memory that stops at UINT64_MAX instead of wrapping. A size of UINT64_MAX is always
+ * refused. */
 #ifndef FEWHEAD_KERNEL_MEMORY_H
 #define FEWHEAD_KERNEL_MEMORY_H
 

@@ -330,7 +330,7 @@ static void order(fh_device *device) {
  * alone behind whole chunks, many enough for every thread to take some: one that took it out of turn would be done
  * before those before it. */
 static void shared_elements(fh_buffer *buffer) {
-  enum { COUNT = 300 * FH_CPU_CHUNK + 1 };
+  enum { COUNT = 300 * FH_CPU_STRETCH + 1 };
   int32_t *host = malloc(COUNT * sizeof *host), last = 0;
   fh_view *shared = view_of(buffer, FH_I32, 1, SHAPE(COUNT), SHAPE(0), 3),
           *one = view_of(buffer, FH_I32, 1, SHAPE(1), NULL, 3);

@@ -8,16 +8,16 @@
  * registers, each warp 16 tokens of S^T and 128 columns of O^T, which moves less through shared memory than wgmma's
  * operands do.
  *
- * A CTA is one consumer warpgroup and one producer warpgroup around a ring of 8 KiB chunks (64 tokens x 64 columns);
- * the tile of a step is d / 64 chunks and every chunk is given back as soon as its part of PV is done. Up to 16 heads
+ * A CTA is one consumer warpgroup and one producer warpgroup around a ring of 8 KiB slices (64 tokens x 64 columns);
+ * the tile of a step is d / 64 slices and every slice is given back as soon as its part of PV is done. Up to 16 heads
  * two CTAs share an SM: one's softmax hides behind the other's tensor work. More than 32 heads are cut into blocks of
  * 32 that walk the list anew. Few queries: the CTAs of a cluster share a query's tiles and combine through distributed
  * shared memory.
  *
  *   producer (4 warps)                      consumer (4 warps)
- *   wait empty[slot]  <-------------------  arrive after PV of the chunk (after QK for columns past d_v)
+ *   wait empty[slot]  <-------------------  arrive after PV of the slice (after QK for columns past d_v)
  *   cp.async 64 x 128 B
- *   arrive full[slot]  -------------------> QK of the chunk
+ *   arrive full[slot]  -------------------> QK of the slice
  *   wait q_free, cp.async Q, arrive q_full  after the last QK of a query: arrive q_free
  *
  * Limits: shared memory moves a tile three times (written once, read twice): 1536 cycles; the L2 gather roof is 596 us
@@ -34,7 +34,7 @@ namespace sm90_gather {
 
 constexpr int kTile = 64; /* tokens of a step: the M of wgmma */
 constexpr int kDv = 512;  /* columns of V */
-constexpr int kValueChunks = kDv / 64;
+constexpr int kValueSlices = kDv / 64;
 constexpr int kThreads = 256;                          /* warps 0..3 consume, 4..7 produce */
 constexpr int kConsumerRegs = 184, kProducerRegs = 72; /* with two CTAs an SM: 128 * (184 + 72) = half of 65536 */
 constexpr int kMaxCluster = FHK_SM90_GATHER_CLUSTER;   /* 8, the largest portable cluster */
@@ -42,20 +42,20 @@ constexpr int kMaxCluster = FHK_SM90_GATHER_CLUSTER;   /* 8, the largest portabl
 /* What d_qk and the head block decide. kHeads is 8, 16 or 32. */
 template <int kD, int kHeads>
 struct Shape {
-  static constexpr int kChunks = kD / 64;
+  static constexpr int kSlices = kD / 64;
   static constexpr int kCtas = kHeads <= 16 ? 2 : 1; /* CTAs that share an SM */
   static constexpr bool kByWarp = kHeads == 8;       /* mma.sync with Q in registers; else wgmma */
   static constexpr int kSlots = kHeads == 8 ? 12 : kHeads == 16 ? 11 : 22;
-  static constexpr int kQueryAfter = kSlots - kChunks < kChunks ? kSlots - kChunks : kChunks - 1;
+  static constexpr int kQueryAfter = kSlots - kSlices < kSlices ? kSlots - kSlices : kSlices - 1;
   /* Shared memory, bytes from a 1024-byte boundary. */
-  static constexpr uint32_t kQuery = kSlots * kChunkBytes;         /* kChunks x [kHeads x 128 B], swizzled */
-  static constexpr uint32_t kP = kQuery + kChunks * kHeads * 128;  /* [kHeads x 64 tokens] bf16, swizzled */
+  static constexpr uint32_t kQuery = kSlots * kSliceBytes;         /* kSlices x [kHeads x 128 B], swizzled */
+  static constexpr uint32_t kP = kQuery + kSlices * kHeads * 128;  /* [kHeads x 64 tokens] bf16, swizzled */
   static constexpr uint32_t kReduce = kP + kHeads * 128;           /* 2 x 4 warps x kHeads floats; kHeads x
                                                                     kMaxCluster at the end */
   static constexpr uint32_t kFinal = kReduce + 2 * 4 * kHeads * 4; /* (m, l) of kHeads heads, for the cluster */
   static constexpr uint32_t kBarriers = kFinal + kHeads * 8;
   static constexpr uint32_t kBytes = kBarriers + (2 * kSlots + 3) * 8 + 1024; /* the last barrier is racecheck's */
-  static_assert(kSlots > kChunks, "a tile must leave room for the next one's first chunk");
+  static_assert(kSlots > kSlices, "a tile must leave room for the next one's first slice");
   static_assert(kBytes <= (kCtas == 2 ? 113 : 227) * 1024, "more shared memory than the CTAs of an SM can have");
   static_assert(kHeads * kDv * 4 <= kQuery, "the cluster combine reuses the ring");
 };
@@ -146,7 +146,7 @@ struct Barriers {
   }
 };
 
-/* Both roles step through the same sequence of chunks. */
+/* Both roles step through the same sequence of slices. */
 template <int kSlots>
 struct Ring {
   uint32_t slot = 0, phase = 0;
@@ -219,10 +219,10 @@ FHK_DEV void produce(const Params &p, uint32_t smem, int t, int32_t first, int32
       if (n + 1 < tiles) load_tokens(walk.here, n + 1);
       else load_tokens(walk.next, 0);
 #pragma unroll
-      for (int c = 0; c < X::kChunks; c++) {
+      for (int c = 0; c < X::kSlices; c++) {
         if (n == 0 && c == X::kQueryAfter) load_query(walk.here, walk.head0());
         ptx::mbar_wait(bar.empty(ring.slot), ring.phase ^ 1);
-        const uint32_t dst = smem + ring.slot * kChunkBytes + mine;
+        const uint32_t dst = smem + ring.slot * kSliceBytes + mine;
 #pragma unroll
         for (int k = 0; k < 4; k++) ptx::cp_async16(dst + k * 16 * 128, src[k] + c * 64, bytes[k]);
         ptx::cp_async_arrive(bar.full(ring.slot));
@@ -246,7 +246,7 @@ struct Consumer {
   static constexpr int kBlocks = kHeads / 8; /* N of wgmma in eights; a thread holds 2 heads of each */
   static constexpr int kPairs = 2 * kBlocks;
   /* O^T: of head 8 j + pair + e, o[c][4 j + e] is column column(c) and o[c][4 j + 2 + e] the eighth after it. */
-  using Output = float[kValueChunks][4 * kBlocks];
+  using Output = float[kValueSlices][4 * kBlocks];
   /* S^T: st[4 j + e] is the score of the first token with head 8 j + pair + e, st[4 j + 2 + e] that of the second
    * token. */
   using Scores = float[4 * kBlocks];
@@ -319,7 +319,7 @@ struct Consumer {
     }
   }
 
-  /* ---- S^T = K Q^T, chunk by chunk as K lands; `then` is what can be done while the last products run */
+  /* ---- S^T = K Q^T, slice by slice as K lands; `then` is what can be done while the last products run */
 
   FHK_DEV void load_query(QueryFragments &q) const {
 #pragma unroll
@@ -337,13 +337,13 @@ struct Consumer {
   FHK_DEV void scores_by_warp(Scores &st, const QueryFragments &q, Then then) {
     float part[4][4] = {}; /* four accumulators: the chain of steps is latency */
 #pragma unroll
-    for (int c = 0; c < X::kChunks; c++) {
+    for (int c = 0; c < X::kSlices; c++) {
       ptx::mbar_wait(bar.full(ring.slot), ring.phase);
-      const uint32_t chunk = smem + ring.slot * kChunkBytes;
+      const uint32_t slice = smem + ring.slot * kSliceBytes;
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         uint32_t a[4];
-        ptx::ldmatrix4(a, chunk + swizzled(k_row, 2 * k + (lane >> 4)));
+        ptx::ldmatrix4(a, slice + swizzled(k_row, 2 * k + (lane >> 4)));
         ptx::mma_m16n8k16(part[k], a, q[4 * c + k][0], q[4 * c + k][1]);
       }
       ring.next();
@@ -356,11 +356,11 @@ struct Consumer {
   FHK_DEV void scores_by_group(Scores &st, bool last, Then then) {
     const uint64_t dq = ptx::desc_k_major(smem + X::kQuery);
 #pragma unroll
-    for (int c = 0; c < X::kChunks; c++) {
+    for (int c = 0; c < X::kSlices; c++) {
       ptx::mbar_wait(bar.full(ring.slot), ring.phase);
       ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
       ptx::wgmma_fence();
-      const uint64_t dk = ptx::desc_k_major(smem + ring.slot * kChunkBytes);
+      const uint64_t dk = ptx::desc_k_major(smem + ring.slot * kSliceBytes);
 #pragma unroll
       for (int k = 0; k < 4; k++) ptx::wgmma_ss<0, 0>(st, dk + 2 * k, dq + c * kHeads * 8 + 2 * k, (c | k) != 0);
       ptx::wgmma_commit();
@@ -410,7 +410,7 @@ struct Consumer {
     return moved;
   }
 
-  /* ---- O^T += V^T P^T, a chunk of 64 columns at a time, of the tile whose first chunk is in tile_slot */
+  /* ---- O^T += V^T P^T, a slice of 64 columns at a time, of the tile whose first slice is in tile_slot */
 
   FHK_DEV void pv_by_warp(Output &o, uint32_t tile_slot, bool first) const {
     uint32_t p[8]; /* B fragments: head lane / 4, tokens of the four k16 steps */
@@ -423,22 +423,22 @@ struct Consumer {
     }
     if (first) {
 #pragma unroll
-      for (int c = 0; c < kValueChunks; c++) {
+      for (int c = 0; c < kValueSlices; c++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) o[c][e] = 0.f;
       }
     }
-    uint32_t slot = tile_slot + 2 * warp; /* this warp's 128 columns: two chunks */
+    uint32_t slot = tile_slot + 2 * warp; /* this warp's 128 columns: two slices */
     if (slot >= X::kSlots) slot -= X::kSlots;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const uint32_t chunk = smem + slot * kChunkBytes;
+      const uint32_t slice = smem + slot * kSliceBytes;
 #pragma unroll
       for (int k = 0; k < 4; k++) {
 #pragma unroll
         for (int b = 0; b < 4; b++) { /* 16 columns */
           uint32_t a[4];
-          ptx::ldmatrix4_trans(a, chunk + k * 2048 + swizzled(v_row, 2 * b + ((lane >> 3) & 1)));
+          ptx::ldmatrix4_trans(a, slice + k * 2048 + swizzled(v_row, 2 * b + ((lane >> 3) & 1)));
           ptx::mma_m16n8k16(o[4 * half + b], a, p[2 * k], p[2 * k + 1]);
         }
       }
@@ -449,25 +449,25 @@ struct Consumer {
   FHK_DEV void pv_by_group(Output &o, uint32_t tile_slot, bool first) const {
     const uint64_t dp = ptx::desc_k_major(smem + X::kP);
 #pragma unroll
-    for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+    for (int c = 0; c < kValueSlices; c++) ptx::keep(o[c]);
     ptx::wgmma_fence();
     uint32_t slot = tile_slot;
 #pragma unroll
-    for (int c = 0; c < kValueChunks; c++) {
-      const uint64_t dv = ptx::desc_mn_major(smem + slot * kChunkBytes, kChunkBytes);
+    for (int c = 0; c < kValueSlices; c++) {
+      const uint64_t dv = ptx::desc_mn_major(smem + slot * kSliceBytes, kSliceBytes);
 #pragma unroll
       for (int k = 0; k < 4; k++) ptx::wgmma_ss<1, 0>(o[c], dv + 128 * k, dp + 2 * k, !first | (k > 0));
       ptx::wgmma_commit();
       if (++slot == X::kSlots) slot = 0;
     }
     slot = tile_slot;
-    static_for<kValueChunks>([&](auto c) {
-      ptx::wgmma_wait<kValueChunks - 1 - decltype(c)::value>();
+    static_for<kValueSlices>([&](auto c) {
+      ptx::wgmma_wait<kValueSlices - 1 - decltype(c)::value>();
       warp_arrive(bar.empty(slot), lane);
       if (++slot == X::kSlots) slot = 0;
     });
 #pragma unroll
-    for (int c = 0; c < kValueChunks; c++) ptx::keep(o[c]);
+    for (int c = 0; c < kValueSlices; c++) ptx::keep(o[c]);
   }
 
   /* ---- Finish: out = O / (l + 2^(sink - m)); l is the whole sum by now, heads 0 where the row is lacking */
@@ -488,7 +488,7 @@ struct Consumer {
       const int head = head0 + 8 * j + quad;
       uint16_t *row = out + head * call.out_stride_h + pair - quad;
 #pragma unroll
-      for (int c = 0; c < kValueChunks; c++) {
+      for (int c = 0; c < kValueSlices; c++) {
         const uint32_t lo =
             ptx::movmatrix_trans(ptx::pack_bf16(o[c][4 * j] * factor[2 * j], o[c][4 * j + 1] * factor[2 * j + 1]));
         const uint32_t hi =
@@ -514,7 +514,7 @@ struct Consumer {
       const int h = 8 * (k >> 1) + pair + (k & 1);
       if (warp == 0 && quad == 0) final_state[h] = make_float2(m[k], l[k]);
 #pragma unroll
-      for (int c = 0; c < kValueChunks; c++) {
+      for (int c = 0; c < kValueSlices; c++) {
         mine[h * kDv + column(c)] = o[c][4 * (k >> 1) + (k & 1)];
         mine[h * kDv + column(c) + 8] = o[c][4 * (k >> 1) + 2 + (k & 1)];
       }
@@ -582,7 +582,7 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
     }
     if (tiles == 0) {
 #pragma unroll
-      for (int k = 0; k < kValueChunks; k++) {
+      for (int k = 0; k < kValueSlices; k++) {
 #pragma unroll
         for (int e = 0; e < 4 * C::kBlocks; e++) o[k][e] = 0.f;
       }
@@ -608,13 +608,13 @@ FHK_DEV void consume(const Params &p, uint32_t smem, uint8_t *generic, int t, in
       }
       float rescale[C::kPairs];
       const bool moved = c.softmax(st, valid0, valid1, m, l, rescale, reduce);
-      if constexpr (X::kChunks > kValueChunks) { /* columns past d_v are done: every warp is past QK */
-        const uint32_t past = tile_slot + kValueChunks;
+      if constexpr (X::kSlices > kValueSlices) { /* columns past d_v are done: every warp is past QK */
+        const uint32_t past = tile_slot + kValueSlices;
         if (!X::kByWarp || c.warp == 0) warp_arrive(c.bar.empty(past >= X::kSlots ? past - X::kSlots : past), c.lane);
       }
       if (n > 0 && __any_sync(~0u, moved)) {
 #pragma unroll
-        for (int k = 0; k < kValueChunks; k++) {
+        for (int k = 0; k < kValueSlices; k++) {
 #pragma unroll
           for (int e = 0; e < 4 * C::kBlocks; e++) o[k][e] *= rescale[2 * (e >> 2) + (e & 1)];
         }
