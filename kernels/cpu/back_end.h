@@ -33,9 +33,9 @@ static inline int64_t fhk_clamp(int64_t value, int64_t least, int64_t most) {
 }
 
 /*
- * Rows of group g and its first row; 0 rows where g is no group. A plan lies in memory of the caller, and may have
- * been overwritten since it was built: results are then wrong, but whatever it holds, no row lies outside the call and
- * no group has more than `group`.
+ * Returns the rows of group g and sets *first to its first row; returns 0 if the plan has no group g. A plan lies in
+ * the caller's memory and may have been overwritten after it was built. Results are then wrong, but no row lies outside
+ * the call and no group has more than `group` rows.
  */
 static inline int64_t fhk_plan_rows(const fh_plan *plan, int64_t g, int64_t *first) {
   *first = 0;
@@ -45,7 +45,7 @@ static inline int64_t fhk_plan_rows(const fh_plan *plan, int64_t g, int64_t *fir
          *first;
 }
 
-/* Group g of a plan with all that its kernels read; 0 queries where g is no group. */
+/* Group g of a plan, with all that kernels read of it; 0 queries if the plan has no group g. */
 typedef struct fhk_group {
   int64_t first, entries;
   int32_t queries;

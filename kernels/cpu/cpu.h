@@ -14,20 +14,21 @@
 
 typedef struct fhk_cpu fhk_cpu;
 
-/* What this process lacks for an fh_isa, one line without a verb at its end: "the CPU has no AMX tiles (AMX-TILE)";
- * NULL where it lacks nothing. `ask`: for FH_ISA_AMX the kernel is asked for the permission, at most once a
- * process; 0: only what is known. */
+/* Returns what this process lacks for an fh_isa, one line: "the CPU has no AMX tiles (AMX-TILE)"; NULL if it lacks
+ * nothing. ask 1: for FH_ISA_AMX, asks the system for the permission to use tiles, at most once a process. ask 0:
+ * answers by what is known already. */
 const char *fhk_cpu_isa_missing(int32_t isa, int32_t ask);
-/* The best fh_isa that this process may use, never FH_ISA_BEST. Asks for AMX where the CPU has it. */
+/* Returns the best fh_isa that this process may use, never FH_ISA_BEST. Asks for the permission if the CPU has AMX. */
 int32_t fhk_cpu_best_isa(void);
-/* What FH_ISA_BEST stands for: the fastest of those. Not always the best: bf16 dot products are slower than
- * multiply-adds on some CPUs, so where they or AMX exist they are timed beside each other, once a process. */
+/* Returns what FH_ISA_BEST stands for: the fastest fh_isa that this process may use. The best need not be the
+ * fastest: bf16 dot products are slower than multiply-adds on some CPUs. So a CPU with dot products or AMX is timed,
+ * once a process. */
 int32_t fhk_cpu_fastest_isa(void);
 /* "generic", "avx2", "avx512", "avx512_bf16", "amx"; NULL for another number. */
 const char *fhk_cpu_isa_name(int32_t isa);
 
-/* threads >= 1 (the caller of a run is one of them); isa one that this CPU has. NULL when memory or threads are
- * refused. */
+/* threads >= 1, the caller of a run included; the CPU has the isa. Returns NULL if the system refuses memory or
+ * threads. */
 fhk_cpu *fhk_cpu_create(int32_t threads, int32_t isa);
 void fhk_cpu_destroy(fhk_cpu *cpu);
 

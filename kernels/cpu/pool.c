@@ -7,7 +7,7 @@
  *
  * A fork copies a pool's memory but none of its threads, and a lock that another thread held stays locked in the copy.
  * So the child renews every pool before fork returns there: locks as new, no worker. The first run in the child starts
- * workers again; where the system refuses them, the run goes on with those there are.
+ * workers again; if the system refuses, the run goes on with the threads that exist.
  */
 #include <pthread.h>
 #include <signal.h>

@@ -85,7 +85,7 @@ static void pack_few(tile *t, const uint16_t *const *q) {
   }
 }
 
-/* `rows` rows of q against VL / rows keys; after those in kv come the next ones, or copies of the last. */
+/* `rows` rows of q against VL / rows keys; the rows after them are the next KV rows, or copies of the last. */
 INLINE void logits_few_block(const int rows, const float *q, const uint16_t *const *kv, int32_t d_qk, float *s,
                              int32_t s_stride) {
   const int keys = VL / rows;

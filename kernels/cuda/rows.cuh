@@ -1,4 +1,5 @@
-/* Which rows a kernel that works row by row computes: all of a call, or those that a plan leaves it. */
+/* Which rows a kernel that works row by row computes: all rows of a call, or the rows of the groups that the plan
+ * does not pack. */
 #ifndef FEWHEAD_KERNELS_CUDA_ROWS_CUH
 #define FEWHEAD_KERNELS_CUDA_ROWS_CUH
 
@@ -13,7 +14,7 @@ namespace fhk {
  * numbers each. A group that ends early lacks its last rows: they are -1. Neighbours are computed at about the same
  * time either way: they share KV rows that the L2 cache serves faster then.
  *
- * What the plan's memory holds is data: whatever it is, group numbers and rows are clamped as they are read, and no
+ * The plan's memory may hold anything: group numbers and rows are clamped as they are read, and no
  * address is bad.
  */
 struct Rows {

@@ -1,5 +1,6 @@
 /*
- * The 64-row tile of sm90: O[64 x 512] = softmax(Q[64 x d] K^T) V over a list of KV rows; what a row is, a tiling says.
+ * The 64-row tile of sm90: O[64 x 512] = softmax(Q[64 x d] K^T) V over a list of KV rows. A tiling (below) says what a
+ * row is.
  *
  * One persistent CTA of four warpgroups an SM. Blocks of 64 list entries, and the tiles they belong to, follow without
  * a gap:

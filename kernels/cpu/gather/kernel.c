@@ -1,6 +1,6 @@
 /*
- * The paths that work query by query: `gather` at its native heads, `padded` at h_pad heads of which those past h_q
- * are zeros.
+ * The paths that work query by query: `gather` computes h_q heads, `padded` computes h_pad heads, of which the heads
+ * past h_q are zeros.
  */
 #include "cpu/amx.h"
 #include "cpu/tile.h"

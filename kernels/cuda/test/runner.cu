@@ -1,7 +1,7 @@
 /*
  * The CUDA kernels alone: no library, no Lua. Every attention kernel against the reference kernel, the reference kernel
  * against double loops on the CPU, over the corners of the contract; plans against a brute force; then times. The cases
- * of the contract are in contract.cu, those of one kernel in cases.cu of its folder.
+ * of the contract are in contract.cu, the cases of one kernel in cases.cu of its folder.
  *
  *   kernels check [NAME]              all cases; NAME: only this kernel; auto: FH_AUTO's parts. Exit status 1 when one
  *                                     fails
