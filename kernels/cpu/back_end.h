@@ -16,14 +16,14 @@ int32_t fhk_cpu_isa(const fhk_cpu *cpu);
 static inline uint64_t fhk_align(uint64_t bytes) { return fhk_round_up(bytes, 64); }
 static inline uint64_t fhk_part(uint64_t count, uint64_t size) { return fhk_align(fhk_mul(count, size)); }
 
-/* Entries of row s's list that count: topk_length clamped to 0 .. topk. */
+/* Returns the length of row s's list: topk_length clamped to 0 .. topk. */
 static inline int64_t fhk_list_length(const fh_call *call, int64_t s) {
   if (!call->topk_length) return call->topk;
   const int64_t length = call->topk_length[s];
   return length < 0 ? 0 : length > call->topk ? call->topk : length;
 }
 
-/* The list of row s; NULL where lists have no width, since the array may be NULL then. */
+/* Returns the list of row s; NULL if topk is 0, because the array may be NULL then. */
 static inline const int32_t *fhk_list(const fh_call *call, int64_t s) {
   return call->topk ? call->indices + s * call->indices_stride : NULL;
 }

@@ -5,9 +5,9 @@
 static const double START_US = 10; /* of a call: waking the threads */
 static const double PLAN_US = 40;  /* of the plan of a group */
 
-/* Vector units, fitted to h_q 2, 8 and 16, padded 64, topk 640, on a Xeon with AVX-512 at 2.9 GHz. Packed
- * multiplies what gather multiplies, and needs a plan besides, while fh_work_gflop counts every row of a group for
- * every entry: it is taken only where lists are so much alike that even so it costs no more. */
+/* Vector units, fitted to h_q 2, 8 and 16, padded 64, topk 640, on a Xeon with AVX-512 at 2.9 GHz. Packed multiplies
+ * as much as gather does and needs a plan besides, while fh_work_gflop counts every row of a group for every entry.
+ * So FH_AUTO packs only lists that are so much alike that packed costs no more even by this count. */
 static const double ROW_US = 20;    /* of a row, beyond its products */
 static const double GROUP_US = 160; /* of a group of 8 rows */
 static const struct {
@@ -29,7 +29,7 @@ static double tile_key_us(int32_t rows) {
   return rows <= 16 ? 0.098 : 0.061 * ((rows + 15) / 16);
 }
 
-/* Of a path that passes over KV rows with `rows` rows of q at once. */
+/* Microseconds per GFLOP of a path that passes over the KV rows with `rows` rows of q at once. */
 static double tile_gflop_us(const fh_call *call, int32_t rows) {
   const double gflop = 2e-9 * rows * ((call ? call->d_qk : 512) + 512.0); /* of a KV row */
   return tile_key_us(rows) / gflop;

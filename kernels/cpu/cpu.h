@@ -55,7 +55,8 @@ void fhk_cpu_run_parts(fhk_cpu *cpu, const fh_call *call, int32_t rows, fh_count
 uint64_t fhk_cpu_plan_bytes(const fhk_cpu *cpu, const fh_call *call);
 void fhk_cpu_plan_build(fhk_cpu *cpu, const fh_call *call, void *memory, fh_plan *plan);
 
-/* The built-in costs (costs.c) for this call, NULL: at 8 heads. Returns where they are from, one line for people. */
+/* Sets *costs to the built-in costs (costs.c) for this call; call NULL: for 8 heads. Returns where the costs are
+ * from, one line for people. */
 const char *fhk_cpu_costs(const fhk_cpu *cpu, const fh_call *call, fh_costs *costs);
 
 #endif

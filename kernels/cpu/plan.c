@@ -33,8 +33,8 @@ static uint64_t thread_bytes(const fh_call *call) {
   return fhk_part(fhk_mul((uint64_t)call->topk, (uint64_t)call->group), 2 * sizeof(uint64_t));
 }
 
-/* Stable sort of n words by their upper halves, none of which exceeds `max`; `spare` holds n words too. Returns
- * whichever of the two holds the result. */
+/* Sorts n words by their upper halves, stably. No upper half exceeds `max`; `spare` has room for n words. Returns
+ * the array that holds the result. */
 static uint64_t *sort_by_upper_half(uint64_t *words, uint64_t *spare, int64_t n, uint32_t max) {
   int bits = 0;
   while (bits < 32 && max >> bits) bits++;

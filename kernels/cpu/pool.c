@@ -30,7 +30,7 @@ struct fhk_cpu {
   pthread_mutex_t lock;          /* guards what follows up to `next` */
   pthread_cond_t start, done;
   uint64_t run;   /* counts runs; a worker that sees a new number has work, if the run is still open */
-  int32_t open;   /* 0 once the caller found no item left: who comes later than that is not waited for */
+  int32_t open;   /* 0 once the caller has found no item left: nobody waits for a worker that comes later */
   int32_t inside; /* workers that take part in the run */
   int32_t stop;
   void (*fn)(void *arg, int64_t item, int32_t thread);

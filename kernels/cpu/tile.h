@@ -58,7 +58,8 @@ typedef struct fhk_tile_ops {
 extern const fhk_tile_ops fhk_tile_generic, fhk_tile_avx2, fhk_tile_avx512, fhk_tile_avx512_bf16;
 /* NULL for FH_ISA_AMX, which has kernels of its own (amx.h). */
 const fhk_tile_ops *fhk_tile_ops_of(int32_t isa);
-/* 1 where this CPU's bf16 dot products are faster than multiply-adds, by measurement: about 20 microseconds. */
+/* Returns 1 if this CPU's bf16 dot products are faster than multiply-adds. Measures both, which takes about 20
+ * microseconds. */
 int32_t fhk_tile_dot_pays(void);
 
 /* Bytes of memory for `count` tiles of `rows` rows that are worked on together. */

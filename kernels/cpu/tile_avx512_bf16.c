@@ -1,6 +1,6 @@
 /*
- * Tiles with bf16 dot products, and whether they pay: vdpbf16ps does the work of two multiply-adds, but on some cores
- * (Emerald Rapids, measured) one starts every other cycle, where multiply-adds start at two a cycle. Then plain
+ * Tiles with bf16 dot products, and whether they pay. vdpbf16ps does the work of two multiply-adds. But some cores
+ * (Emerald Rapids, measured) start one vdpbf16ps in two cycles and two multiply-adds in one cycle. On such cores plain
  * AVX-512 is twice as fast.
  */
 #include <time.h>

@@ -93,7 +93,8 @@ static double quotient(double of, double by) { return of > 0 && by > 0 ? of / by
 /* How much longer units take than in a device that is always full: the last wave takes as long as the others. */
 static double in_waves(double units, double slots) { return units > 0 ? ceil(units / slots) * slots / units : 1; }
 
-/* The costs of a kernel at so many heads or the next more; the registry's name may say more, behind a comma. */
+/* Returns the costs of a kernel at this number of heads or the next larger one. The registry's name may go on behind
+ * a comma. */
 static const kernel_costs *costs_of(const device_costs *row, const char *kernel, int32_t heads) {
   const kernel_costs *best = NULL;
   for (const kernel_costs *k = row->kernels; k < row->kernels + MOST_KERNEL_COSTS && k->kernel; k++) {
@@ -148,7 +149,7 @@ static void scale(fh_path_cost *cost, double unit, double gflop) {
   cost->gflop_us *= gflop;
 }
 
-/* Where the device has no kernel for FH_PACKED, nobody looks at the costs of it. */
+/* Without a kernel for FH_PACKED nobody reads the costs of packed. */
 const char *fhk_costs(const fhk_gpu *gpu, const fh_call *call, fh_costs *costs) {
   const device_costs *own = row_of(gpu), *row = own ? own : devices;
   const fhk_kernel *packed = fhk_kernel_of(gpu, call, FH_PACKED);

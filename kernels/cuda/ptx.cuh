@@ -175,7 +175,8 @@ FHK_DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;"
 
 /* ---- Grids [griddepcontrol] ---- */
 
-/* Where the launch let this grid start before the one in front has ended: wait for that, and see what it wrote. */
+/* If the launch let this grid start before the grid in front has ended: waits for its end, and makes its writes
+ * visible. */
 FHK_DEV void wait_for_grid_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -278,8 +279,8 @@ FHK_DEV uint64_t desc_sw128(uint32_t addr, uint32_t leading_bytes, uint32_t stri
 /* K-major operand: a row holds 64 contiguous k values; atoms of 8 rows follow each other. Next k16 step: + 2. */
 FHK_DEV uint64_t desc_k_major(uint32_t addr) { return desc_sw128(addr, 16, 1024); }
 /* MN-major operand: a row is one k value with 64 contiguous m (or n) values; atoms of 8 k values follow each other,
- * the next 64 m (n) values lie `chunk_bytes` further. Next k16 step (16 rows of 128 bytes): + 128. */
-FHK_DEV uint64_t desc_mn_major(uint32_t addr, uint32_t chunk_bytes) { return desc_sw128(addr, chunk_bytes, 1024); }
+ * the next 64 m (n) values lie `slice_bytes` further. Next k16 step (16 rows of 128 bytes): + 128. */
+FHK_DEV uint64_t desc_mn_major(uint32_t addr, uint32_t slice_bytes) { return desc_sw128(addr, slice_bytes, 1024); }
 
 #define FHK_REGS_4 "%0, %1, %2, %3"
 #define FHK_REGS_8 FHK_REGS_4 ", %4, %5, %6, %7"

@@ -90,7 +90,8 @@ static void add_missing(text *t, const fhk_kernel *k, const fhk_gpu *gpu, int32_
 }
 
 int fhk_offers(const fhk_gpu *gpu, int32_t path, int32_t h_q, char *why, size_t room) {
-  const fhk_kernel *nearest = NULL, *row; /* the row that lacks least: one that runs here, else the preferred one */
+  const fhk_kernel *nearest = NULL, *row; /* the row to name: the preferred row that runs on the device, else
+                                             the preferred row */
   int nearest_here = 0;
   if (path == FH_AUTO) return 1;
   for (int32_t i = 0; (row = fhk_kernel_row(i)); i++) {

@@ -39,8 +39,8 @@ struct Rows {
   }
 };
 
-/* Numbers there can be are below this: kernels look a few grids ahead in 32 bits. A call of more rows has terabytes
- * of output. */
+/* Row numbers are below this limit, because kernels look a few grids ahead in 32 bits. A call of more rows has
+ * terabytes of output. */
 constexpr int64_t kMostRows = INT32_MAX - (1 << 20);
 
 inline Rows rows_of(const fh_call &call) {

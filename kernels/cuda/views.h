@@ -31,7 +31,7 @@ typedef struct fhk_random {
 
 /* Every element becomes the low element_bytes of `bits`. */
 int fhk_views_fill(const fhk_elements *to, uint32_t bits, void *stream);
-/* Elements must not share memory: the last of them would not be told from the first. */
+/* Elements must not share memory: kernels write in no fixed order. */
 int fhk_views_random(const fhk_elements *to, const fhk_random *random, void *stream);
 /* to[i] = from[i]; same shape and element size. */
 int fhk_views_copy(const fhk_elements *to, const fhk_elements *from, void *stream);

@@ -60,8 +60,8 @@ void check_case(const Case &c, const std::vector<Family> &families, int64_t refe
   if (reference_rows > 0) check_reference(p, out32, lse32, max32, reference_rows);
   for (const Family &f : families) {
     if (c.h_q > f.most_heads) continue;
-    if (!f.row(p.call)) { /* rows that are not aligned, on a kernel that wants aligned ones: the registry gives
-                             them to another */
+    if (!f.row(p.call)) { /* the rows are unaligned and the kernel wants aligned rows: the registry gives such
+                             calls to another kernel */
       printf("%-22s %-18s not its case\n", c.name, f.name);
       skips++;
       continue;

@@ -50,7 +50,7 @@ struct Shape {
                                                               bank 8 c + r */
   static constexpr uint32_t kStagingBytes = kHeads * kStagingStride * 4;
   static_assert(kWarps * kStagingBytes <= 2 * kTileBytes, "a round must fit the smallest ring");
-  /* Registers are what Q and O of a warp take, and hold this many warps a multiprocessor. */
+  /* The registers that Q and O of a warp take limit a multiprocessor to this many warps. */
   static constexpr int kWarpsByRegisters = kBlocks == kWarps ? 8 : 12;
   static constexpr int kThreads = 32 * kWarpsByRegisters; /* the most a CTA can have, which caps a thread's registers */
   static constexpr uint32_t bytes(int teams, int stages) {
@@ -70,8 +70,8 @@ struct Params {
   bool aligned_out; /* out rows start on 16 bytes */
 };
 
-/* Heads that are computed. On devices without a padded kernel of their own this one takes its calls, zero heads and
- * all. */
+/* Heads that are computed. On a device without a padded kernel this kernel takes padded calls too and computes the
+ * zero heads. */
 inline int32_t heads_of(const fh_call &call) { return call.path == FH_PADDED ? call.h_pad : call.h_q; }
 
 /* 16-byte unit u of row r lies at unit u ^ (r % 8): ldmatrix reads eight rows without bank conflicts. */
@@ -506,7 +506,7 @@ cudaError_t launch(const fhk_gpu *gpu, const fh_call *call, cudaStream_t stream)
    * order than one team does, so a row that must not depend on how many rows there are has one. */
   p.teams = call->row_invariant || call->path == FH_AUTO ? 1 : kMaxTeams;
   while (p.teams > 1 && items > static_cast<int64_t>(ctas(p.teams, 2)) * gpu->multiprocessors) p.teams /= 2;
-  /* As many CTAs as two stages allow, then as many stages as fit beside each other. */
+  /* Takes as many CTAs as two stages allow, then as many stages as fit. */
   const int resident = p.teams == 1 ? ctas(1, 2) : static_cast<int>((items - 1) / gpu->multiprocessors) + 1;
   p.stages = kMaxStages;
   while (p.stages > 2 && ctas(p.teams, p.stages) < resident) p.stages--;
