@@ -243,9 +243,8 @@ function Cost:all(s_q)
   return us
 end
 
--- The measured point of a path whose lists those of s_q rows are like: the one with the most rows up to s_q, else the first.
-local function like_of(self, path, s_q)
-  local points = self.medians[path]
+-- The point, of those of a path, whose lists stand for s_q rows: the point with the most rows up to s_q, else the first.
+local function like_of(points, s_q)
   local like = points[1]
   for _, point in ipairs(points) do
     if point.s_q <= s_q then like = point end
@@ -255,7 +254,7 @@ end
 
 -- fh_work of s_q rows that are like those measured, and the record of those.
 local function work_of(self, s_q)
-  local gather, packed = like_of(self, "gather", s_q), like_of(self, "packed", s_q)
+  local gather, packed = like_of(self.medians.gather, s_q), like_of(self.medians.packed, s_q)
   local case, group = gather.record.case, group_of(self.heads)
   local per_key = 2 * (case.d_qk + case.d_v)
   local work = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work") })
