@@ -193,7 +193,8 @@ describe("case", function()
       refused('case: unknown option "s_k"; did you mean "s_kv"? known: ' .. table.concat(case.options, ", "),
         { s_q = 1, s_k = 1 })
       refused("case: s_q: got nil, wanted a whole number in 0 .. 2147483647", {})
-      refused('case: pattern: got "csaa", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
+      refused('case: pattern: got "csaa", wanted one of '
+        .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?',
         { s_q = 1, pattern = "csaa" })
       refused('case: layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
         { s_q = 1, layout = "vlm" })
@@ -224,9 +225,10 @@ describe("case", function()
       refused("case: d_v: got 256, wanted 512", { s_q = 1, d_v = 256 })
       refused("case: sm_scale: got 0, wanted a number > 0", { s_q = 1, sm_scale = 0 })
       refused("case: sm_scale: got NaN, wanted a finite number", { s_q = 1, sm_scale = 0 / 0 })
-      refused('case: keep: has no effect with pattern "uniform"; patterns that take it: local',
+      refused('case: keep: has no effect with pattern "uniform"; patterns that take it: local, blocks, pools',
         { s_q = 1, pattern = "uniform", keep = 0.9 })
-      refused('case: pattern: got "cas", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
+      refused('case: pattern: got "cas", wanted one of '
+        .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?',
         { s_q = 1, pattern = "cas" })
       refused("case: scale_q: got -1, wanted a finite number >= 0", { s_q = 1, scale_q = -1 })
       refused("case: lse: got 1, wanted true or false", { s_q = 1, lse = 1 })
@@ -335,7 +337,8 @@ describe("a case whose pattern is a function", function()
     assert.matches("^function s_q=2 s_kv=3 .* lists=%x+$", a:id())
     assert.matches("^function%(mine%) s_q=2 ", case({ s_q = 2, pattern = { row = three, name = "mine" } }):id())
     assert.same({ false, true }, { a:portable(), case({ s_q = 2 }):portable() })
-    refused('case: pattern: got "function", wanted one of uniform, window, csa, local, dense_prefix, file', a:describe())
+    refused('case: pattern: got "function", wanted one of '
+      .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file', a:describe())
   end)
 
   it("is compared like any other, and the record says what made the lists and that it ran in this process", function()
@@ -368,9 +371,10 @@ describe("a case whose pattern is a function", function()
       { s_q = 2, s_kv = 10, topk = 2, pattern = { fill = function(t) t:set(2, 2, 10) end } })
     refused("case: topk: got nil, wanted the width of the lists that the function fills",
       { s_q = 2, pattern = { fill = function() end } })
-    refused('case: ratio: has no effect with pattern "function"; patterns that take it: csa, local',
+    refused('case: ratio: has no effect with pattern "function"; patterns that take it: csa, local, blocks, all',
       { s_q = 2, ratio = 2, pattern = three })
-    refused("case: pattern: got a table, wanted one of uniform, window, csa, local, dense_prefix, file, a function(row), "
+    refused("case: pattern: got a table, wanted one of "
+      .. "uniform, window, csa, local, blocks, pools, all, dense_prefix, file, a function(row), "
       .. "{ row = function } or { fill = function }", { s_q = 2, pattern = { row = three, fill = three } })
   end)
 

@@ -241,6 +241,100 @@ describe("pattern", function()
     end)
   end)
 
+  describe("blocks", function()
+    it("picks in rising order, without repeats, and keeps its share", function()
+      local p = pattern.make("blocks", { s_q = 60, prior = 4000, keep = 0.9 })
+      assert.equal(640, p.topk)
+      for i = 0, 59 do
+        local list = row(p, i, 1, 512)
+        for k = 2, 512 do assert.is_true(list[k] > list[k - 1]) end
+        assert.is_true(list[1] >= 0 and list[512] <= 4000 + i)
+        if i > 0 then -- all blocks are candidates of so short a prompt
+          local before = set(row(p, i - 1, 1, 512))
+          assert.equal(461, count(list, function(v) return before[v] end))
+        end
+      end
+    end)
+
+    it("picks inside 2048 candidate blocks of a long prompt", function()
+      local p = pattern.make("blocks", { s_q = 3, prior = 65533, index_topk = 16384, window = 0, keep = 0.9 })
+      local before
+      for i = 0, 2 do
+        local blocks, n = {}, 0
+        for _, v in ipairs(row(p, i, 1, 16384)) do
+          local b = math.floor(v / 8)
+          if v >= 0 and not blocks[b] then blocks[b], n = true, n + 1 end
+        end
+        assert.equal(2048, n)
+        if before then
+          local kept = 0
+          for b in pairs(blocks) do kept = kept + (before[b] and 1 or 0) end
+          assert.equal(2048 - 205, kept)
+        end
+        before = blocks
+      end
+    end)
+
+    it("leaves out what the last block lacks", function()
+      local p = pattern.make("blocks", { s_q = 1, prior = 16385, index_topk = 16384, window = 0, block = 8 })
+      -- 16386 rows in 2049 blocks, the last of 2 rows
+      local list = set(row(p, 0))
+      assert.is_nil(list[16386])
+      assert.is_true(lengths(p)[1] == 16384 or lengths(p)[1] == 16378)
+    end)
+  end)
+
+  describe("pools", function()
+    it("lists whole pools row by row, then the tail", function()
+      local p = pattern.make("pools", { s_q = 3, prior = 11, index_topk = 8, seed = 1 })
+      assert.same({ 11, 14 }, { p.topk, p.s_kv })
+      assert.same({ 8, 9, 10 }, lengths(p)) -- 12, 13 and 14 tokens: 3 pools and a tail of 0, 1 and 2
+      for i = 0, 2 do
+        local list = row(p, i)
+        for k = 1, 8, 4 do
+          assert.equal(0, list[k] % 4)
+          assert.is_true(list[k] >= 0 and list[k] <= 8)
+          for e = 1, 3 do assert.equal(list[k] + e, list[k + e]) end
+        end
+        assert.is_true(list[1] ~= list[5])
+        for t = 1, i do assert.equal(11 + t, list[8 + t]) end
+        for k = 9 + i, 11 do assert.equal(-1, list[k]) end
+      end
+    end)
+
+    it("takes every token while pools are few: s_kv of 1 to 5", function()
+      local p = pattern.make("pools", { s_q = 5, index_topk = 8 })
+      assert.same({ 1, 2, 3, 4, 5 }, lengths(p))
+      for i = 0, 4 do assert.same(range(0, i), row(p, i, 1, i + 1)) end
+    end)
+
+    it("is 2051 wide as GLM-5.3-Flash has it, and keeps its share of pools", function()
+      local p = pattern.make("pools", { s_q = 9, prior = 9001 })
+      assert.equal(2051, p.topk)
+      assert.same({ 2050, 2051, 2048 }, { lengths(p)[1], lengths(p)[2], lengths(p)[3] })
+      for i = 1, 8 do
+        local before = set(row(p, i - 1, 1, 2048))
+        assert.equal(4 * 461, count(row(p, i, 1, 2048), function(v) return before[v] end))
+      end
+    end)
+  end)
+
+  describe("all", function()
+    it("lists every compressed row that is there, then the window", function()
+      local p = pattern.make("all", { s_q = 4, ratio = 4, window = 2, prior = 5 })
+      assert.same({ 4, 7 }, { p.topk, p.s_kv }) -- 2 compressed rows, then tokens 4 .. 8
+      assert.same({ 0, 2, 3, -1 }, row(p, 0))
+      assert.same({ 0, 1, 5, 6 }, row(p, 3))
+    end)
+
+    it("shares all but the window's edge: 128k at ratio 128", function()
+      local p = pattern.make("all", { s_q = 8, prior = 131064 })
+      assert.equal(1024 + 128, p.topk)
+      assert.equal(8 * 1151 + 1, p.valid)
+      assert.equal((8 * 1151 + 1) / (1024 + 135), sharing(p, 8))
+    end)
+  end)
+
   describe("dense_prefix", function()
     it("lists the first tokens in order, as far as the row sees", function()
       local p = pattern.make("dense_prefix", { s_q = 4, topk = 3, prior = 1 })
@@ -448,10 +542,10 @@ describe("pattern", function()
 
   describe("the table", function()
     it("says which patterns there are and what they take", function()
-      assert.same({ "uniform", "window", "csa", "local", "dense_prefix", "file" }, pattern.names)
-      assert.same({ "uniform", "window", "csa", "local", "dense_prefix" }, pattern.drawn)
+      assert.same({ "uniform", "window", "csa", "local", "blocks", "pools", "all", "dense_prefix", "file" }, pattern.names)
+      assert.same({ "uniform", "window", "csa", "local", "blocks", "pools", "all", "dense_prefix" }, pattern.drawn)
       assert.same({ "window", "requests", "prior" }, pattern.reads("window"))
-      assert.same({ "csa", "local" }, pattern.taking("ratio"))
+      assert.same({ "csa", "local", "blocks", "all" }, pattern.taking("ratio"))
       assert.same(pattern.names, pattern.taking("seed"))
       assert.is_true(pattern.takes("local", "keep"))
       assert.is_false(pattern.takes("csa", "keep"))
@@ -470,7 +564,7 @@ describe("pattern", function()
 
   describe("sizes of nothing", function()
     it("are fine", function()
-      for _, name in ipairs { "uniform", "window", "csa", "local", "dense_prefix" } do
+      for _, name in ipairs(pattern.drawn) do
         local p = pattern.make(name, { s_q = 0 })
         assert.equal(0, p.valid)
         assert.equal(0, p.s_q)
@@ -483,17 +577,27 @@ describe("pattern", function()
   end)
 
   describe("refuses", function()
+    it("pools and widths that do not fit", function()
+      refused("pattern pools: index_topk: got 6, wanted a multiple of block = 4", "pools", { s_q = 1, index_topk = 6 })
+      refused("pattern pools: topk: got 2, wanted at least block - 1 = 3", "pools", { s_q = 1, topk = 2 })
+      refused("pattern all: topk: got 64, wanted at least 130: 2 compressed rows and a window of 128", "all",
+        { s_q = 1, topk = 64, prior = 255 })
+    end)
+
     it("unknown names and options, naming the near ones", function()
-      refused('pattern: got "cas", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?', "cas",
+      refused('pattern: got "cas", wanted one of '
+        .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?', "cas",
         { s_q = 1 })
       refused('pattern csa: unknown option "ratios"; did you mean "ratio"? known: ' .. table.concat(pattern.options, ", "), "csa",
         { s_q = 1, ratios = 2 })
     end)
 
     it("options that the pattern does not take, naming those that do", function()
-      refused('pattern uniform: keep: has no effect with pattern "uniform"; patterns that take it: local', "uniform",
+      refused('pattern uniform: keep: has no effect with pattern "uniform"; patterns that take it: local, blocks, pools',
+        "uniform",
         { s_q = 1, keep = 0.9 })
-      refused('pattern window: holes: has no effect with pattern "window"; patterns that take it: uniform, csa, local', "window",
+      refused('pattern window: holes: has no effect with pattern "window"; patterns that take it: uniform, csa, local, blocks',
+        "window",
         { s_q = 1, holes = 0 })
       refused('pattern csa: indices: has no effect with pattern "csa"; patterns that take it: file', "csa",
         { s_q = 1, indices = "x.npy" })

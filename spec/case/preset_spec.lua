@@ -2,11 +2,11 @@ local preset = require "fewhead.case.preset"
 local refusal = require("spec.helper").refusal
 
 describe("preset", function()
-  it("knows six models at five tensor-parallel sizes", function()
+  it("knows seven models at five tensor-parallel sizes", function()
     local names = preset.names()
-    assert.equal(30, #names)
+    assert.equal(35, #names)
     assert.same({ "glm-5 tp1", "glm-5 tp16", "glm-5 tp2" }, { names[1], names[2], names[3] })
-    assert.same({ "glm-5", "glm-5.2", "v3.2", "v4-flash", "v4-pro", "v4.1-flash" }, preset.models())
+    assert.same({ "glm-5", "glm-5.2", "glm-5.3-flash", "v3.2", "v4-flash", "v4-pro", "v4.1-flash" }, preset.models())
     for _, model in ipairs(preset.models()) do
       for _, tp in ipairs(preset.tp) do assert.equal(tp, preset.get(("%s tp%d"):format(model, tp)).tp) end
     end
@@ -40,11 +40,12 @@ describe("preset", function()
     local wanted = {
       ["v4.1-flash"] = { 640, 128, 1, 40 }, ["v4-flash"] = { 640, 128, 4, 43 }, ["v4-pro"] = { 1152, 128, 4, 61 },
       ["v3.2"] = { 2048, 0, 1, 61 }, ["glm-5"] = { 2048, 0, 1, 78 }, ["glm-5.2"] = { 2048, 0, 1, 78 },
+      ["glm-5.3-flash"] = { 2051, 0, 1, 1 },
     }
     for model, w in pairs(wanted) do
       local p = preset.get(model .. " tp8")
       assert.same(w, { p.topk, p.window, p.ratio, p.layers }, model)
-      assert.equal(p.topk, p.index_topk + p.window)
+      assert.equal(p.topk, p.index_topk + p.window + (p.block or 1) - 1)
     end
     assert.equal(576, preset.get("v3.2 tp8").d_qk)
     assert.equal(576, preset.get("glm-5 tp8").d_qk)
@@ -52,7 +53,8 @@ describe("preset", function()
   end)
 
   it("gives every layer of a model one index list", function()
-    local wanted = { ["v4.1-flash"] = 9, ["v4-flash"] = 42, ["v4-pro"] = 61, ["v3.2"] = 61, ["glm-5"] = 78, ["glm-5.2"] = 21 }
+    local wanted = { ["v4.1-flash"] = 9, ["v4-flash"] = 42, ["v4-pro"] = 61, ["v3.2"] = 61, ["glm-5"] = 78, ["glm-5.2"] = 21,
+      ["glm-5.3-flash"] = 1 }
     for model, count in pairs(wanted) do
       local p, at = preset.get(model .. " tp8"), {}
       assert.equal(count, #p.lists, model)
@@ -61,6 +63,16 @@ describe("preset", function()
     end
     assert.same({ ratio = 1, layers = 1 }, preset.get("glm-5.2 tp8").lists[2])
     assert.same({ ratio = 1, layers = 4 }, preset.get("glm-5.2 tp8").lists[3])
+  end)
+
+  it("names the pattern of lists that are no picks and window", function()
+    local p = preset.get("v4-flash tp8")
+    assert.same({ ratio = 4, layers = 1 }, p.lists[2])
+    assert.same({ ratio = 128, layers = 1, pattern = "all" }, p.lists[42])
+    assert.is_nil(p.pattern)
+    p = preset.get("glm-5.3-flash tp8")
+    assert.same({ "pools", 4, 8 }, { p.pattern, p.block, p.h_q })
+    assert.same({ ratio = 1, layers = 1, pattern = "pools" }, p.lists[1])
   end)
 
   it("hands out a table of one's own each time", function()
@@ -76,10 +88,10 @@ describe("preset", function()
 
   it("refuses an unknown name with the nearest one and where the list is", function()
     assert.equal(
-      'preset: got "v4.1-flash tp3", wanted one of 30 names (fewhead run gate_sweep --list lists them); did you mean "v4.1-flash tp1"?',
+      'preset: got "v4.1-flash tp3", wanted one of 35 names (fewhead run gate_sweep --list lists them); did you mean "v4.1-flash tp1"?',
       refusal(function() preset.get("v4.1-flash tp3") end))
-    assert.equal("preset: got 8, wanted one of 30 names (fewhead run gate_sweep --list lists them)", refusal(function() preset.get(8) end))
-    assert.equal("mine: got nil, wanted one of 30 names (fewhead run gate_sweep --list lists them)",
+    assert.equal("preset: got 8, wanted one of 35 names (fewhead run gate_sweep --list lists them)", refusal(function() preset.get(8) end))
+    assert.equal("mine: got nil, wanted one of 35 names (fewhead run gate_sweep --list lists them)",
       refusal(function() preset.check("mine", nil, 1) end))
     assert.equal("glm-5 tp8", preset.check("mine", "glm-5 tp8"))
   end)

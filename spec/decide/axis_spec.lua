@@ -111,7 +111,7 @@ describe("axis.list", function()
   it("names presets, patterns, layouts and every axis", function()
     local text = axis.list()
     assert.matches("^presets   [^\n]*v4%.1%-flash tp8", text)
-    assert.matches("\npatterns  uniform, window, csa, local, dense_prefix, file\n", text)
+    assert.matches("\npatterns  uniform, window, csa, local, blocks, pools, all, dense_prefix, file\n", text)
     assert.matches("\nlayouts   contiguous, vllm, strided, offset\naxes\n", text)
     for _, key in ipairs(axis.keys) do assert.is_truthy(text:find("\n  " .. key .. " ", 1, true), key) end
   end)

@@ -42,9 +42,10 @@ describe("fh.sweep", function()
     end
     assert.equal('sweep: layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
       refused { layout = "contiguous,vlm" })
-    assert.equal('sweep: pattern: got "cs", wanted one of uniform, window, csa, local, dense_prefix, file; did you mean "csa"?',
+    assert.equal('sweep: pattern: got "cs", wanted one of '
+      .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?',
       refused { pattern = "cs" })
-    assert.equal('sweep: preset: got "v9 tp8", wanted one of 30 names (fewhead run gate_sweep --list lists them)',
+    assert.equal('sweep: preset: got "v9 tp8", wanted one of 35 names (fewhead run gate_sweep --list lists them)',
       refused { preset = "v9 tp8" })
     assert.equal('sweep: paths[2]: got "gahter", wanted one of auto, reference, padded, gather, packed, native; '
       .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
@@ -188,9 +189,9 @@ describe("fh.sweep", function()
       end }
     assert.same({ { "uniform", 0, 0 }, { "local", 1, 0.8 }, { "local", 2, 0.8 } }, cells)
     assert.equal(0, #sweep:failures().records)
-    assert.equal("sweep: keep: has no effect with pattern uniform, csa; patterns that take it: local",
+    assert.equal("sweep: keep: has no effect with pattern uniform, csa; patterns that take it: local, blocks, pools",
       helper.refusal(function() local s = fh.sweep { s_q = 2, keep = 0.8, pattern = { "uniform", "csa" } } return s end))
-    assert.equal("sweep: ratio: has no effect with pattern file; patterns that take it: csa, local",
+    assert.equal("sweep: ratio: has no effect with pattern file; patterns that take it: csa, local, blocks, all",
       helper.refusal(function() local s = fh.sweep { s_q = 2, ratio = 2, indices = "x.npy" } return s end))
     assert.equal("sweep: indices: got nil, wanted the file of pattern file",
       helper.refusal(function() local s = fh.sweep { s_q = 2, pattern = "file" } return s end))

@@ -11,10 +11,11 @@
 --   s_q          query rows of the chunk. s_kv: KV rows; patterns that know where tokens lie make as many as they need.
 --   d_qk         512 or 576. d_v is 512.
 --   topk         width of the index lists. Default: what pattern and preset need.
---   pattern      "csa" (default; "file" where indices is given), "local", "window", "uniform", "dense_prefix", "file", or a
---                function(row) that returns the row's list, { row = function, name = "mine" }, { fill = function }; its
---                options window, index_topk, ratio, keep, holes, repeats, lengths, requests, prior, invalid_rows and indices
---                stand in fewhead.pattern.
+--   pattern      "csa" (default; "file" where indices is given; "pools" for presets whose lists are pools), "local", "window",
+--                "uniform", "blocks", "pools", "all", "dense_prefix", "file", or a function(row) that returns the row's list,
+--                { row = function, name = "mine" }, { fill = function }; its options window, index_topk,
+--                ratio, block, keep, holes, repeats, lengths, requests, prior, invalid_rows and indices stand in
+--                fewhead.pattern.
 --   prior        as there, but where left out each request's prompt is taken to end with this chunk and to be 8192 tokens long:
 --                short chunks are tails of prompts, which is what engines see, and lists are full whatever s_q is. 0 is a
 --                prompt's start.
@@ -176,6 +177,11 @@ function Case.__newindex(_, key)
   error(("case: %s: a case cannot be changed; fh.case makes another"):format(tostring(key)), 2)
 end
 
+--- The pattern of a case that names none: "file" where indices is given, else what the preset's lists follow.
+function M.default_pattern(name, indices)
+  return indices ~= nil and "file" or preset.pattern_of(name or preset.default) or "csa"
+end
+
 --- Check the options and describe the call; nothing is allocated on a device. Wrong options raise; nil, err for a bad file.
 function M.new(o)
   o = option.table("case", o, M.rows)
@@ -188,7 +194,7 @@ function M.new(o)
   if h_pad < h_q then error(("case: h_pad: got %d, wanted at least h_q = %d"):format(h_pad, h_q), 2) end
   local d_qk = given(o.d_qk, base.d_qk)
 
-  local name = given(o.pattern, o.indices ~= nil and "file" or "csa")
+  local name = given(o.pattern, M.default_pattern(base.name, o.indices))
   local g, err = resolve_pattern(name, pattern_options(o, name, base), 2)
   if not g then return nil, err end
 

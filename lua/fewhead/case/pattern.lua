@@ -14,6 +14,14 @@
 --                 that few), drawn afresh for every row, then come its window rows, then -1. window = 0 and ratio 1 is an index
 --                 over tokens alone.
 --   local         csa, but a row keeps `keep` (0.9) of the picks of the row before it: how real selections behave.
+--   blocks        index_topk (512), window (128), ratio (1), block (8), keep (0.9), holes (0), requests, prior: picks inside
+--                 blocks of `block` neighbouring compressed rows, in rising order. A row has 2048 candidate blocks, of which it
+--                 keeps `keep` from the row before, and picks among their rows as `local` does: DeepSeek-V4.1's later layers.
+--   pools         index_topk (2048 rows), block (4), keep (0.9), requests, prior: picks of whole pools of `block` neighbouring
+--                 tokens, index_topk / block of them, each listed row by row; then the tail, the tokens behind the last whole
+--                 pool; then -1. topk is index_topk + block - 1: 2051 for GLM-5.3-Flash.
+--   all           window (128), ratio (128), requests, prior: every compressed row that the row may see, then its window:
+--                 DeepSeek-V4's layers of ratio 128. topk is as wide as the chunk's last row needs.
 --   dense_prefix  requests, prior: the first topk tokens up to and with the row's own, in order: everything is shared.
 --   file          indices: captured lists, an int32 .npy [s_q, topk] or [s_q, 1, topk], or raw int32 beside FILE.json (see
 --                 fh.npy). s_q takes the first rows of the file; topk is its width; s_kv defaults to the header's, else
@@ -31,6 +39,7 @@
 -- one number or a list, is how many tokens of each are in the context already. KV memory holds the requests one after the
 -- other, M rows each: first the compressed rows, then the tokens that windows can reach. `holes` is the chance of each pick to
 -- be -1 inside the list (uniform: to be any invalid value).
+local bit = require "bit"
 local ffi = require "ffi"
 local args = require "fewhead.base.arguments"
 local npy = require "fewhead.base.npy"
@@ -48,6 +57,12 @@ local INDEX_TOPK, WINDOW = 512, 128
 local BATCHED_TOKENS = 8192
 -- Neighbours share 0.8 to 0.9 of their picks in captured lists of V3.2 and GLM-5.
 local KEEP = 0.9
+-- DeepSeek-V4.1's layer 20 publishes so many candidate blocks a row, of so many rows each.
+local BLOCKS, BLOCK = 2048, 8
+-- GLM-5.3-Flash: 512 pools of 4 tokens.
+local POOL, POOLED = 4, 2048
+-- DeepSeek-V4's layers that attend to every compressed row.
+local ALL_RATIO = 128
 -- Enough that most lists have a hole, so that no kernel gets away with taking a list for dense; too few to change its cost.
 local HOLES = 0.01
 -- FlashMLA's test fills lists with these; s_kv itself, the first index that is out of range, joins them.
@@ -58,7 +73,7 @@ local INT32_MAX = 2147483647
 local MAX_ENTRIES = 2^28
 
 --- Streams of the generator that a seed is split into; fh.problem has its own, counted from 16.
-local STREAM = { picks = 0, holes = 1, invalid = 2, lengths = 3, invalid_rows = 4, invalid_row_values = 5 }
+local STREAM = { picks = 0, holes = 1, invalid = 2, lengths = 3, invalid_rows = 4, invalid_row_values = 5, blocks = 6 }
 
 -- ---- Options ----------------------------------------------------------------------------------------------------------------
 
@@ -113,6 +128,8 @@ M.rows = option.rows("pattern", {
   { "--window", "INTEGER", "rows of the sliding window", axis = true, lo = 0, hi = INT32_MAX },
   { "--index-topk", "INTEGER", "picks of the indexer", axis = true, lo = 0, hi = INT32_MAX },
   { "--ratio", "INTEGER", "tokens to a compressed KV row", axis = true, lo = 1, hi = INT32_MAX },
+  { "--block", "COUNT", "neighbouring KV rows that are picked from or picked together", kind = "INTEGER", axis = true, lo = 1,
+    hi = 65536 },
   { "--prior", "ROWS", "tokens before the chunk", kind = "PER_REQUEST", axis = true, lo = 0, hi = INT32_MAX },
   { "--requests", "COUNT", "requests in the chunk", kind = "PER_REQUEST", axis = true, lo = 1, hi = INT32_MAX },
   { "--keep", "NUMBER", "share of picks kept from row to row", axis = true, lo = 0, hi = 1 },
@@ -304,6 +321,40 @@ end
 local function resolve_local(g, o, what, level)
   g.keep = given(o.keep, KEEP)
   resolve_csa(g, o, what, level + 1)
+end
+
+local function resolve_blocks(g, o, what, level)
+  g.keep, g.block = given(o.keep, KEEP), given(o.block, BLOCK)
+  resolve_csa(g, o, what, level + 1)
+  g.holes = given(o.holes, 0)
+end
+
+local function resolve_pools(g, o, what, level)
+  g.keep, g.block = given(o.keep, KEEP), given(o.block, POOL)
+  local tail = g.block - 1
+  if g.topk and g.topk < tail then
+    error(("%s: topk: got %d, wanted at least block - 1 = %d"):format(what, g.topk, tail), level + 1)
+  end
+  local most = g.topk and g.topk - tail or INT32_MAX - tail
+  local usual = g.topk and most - most % g.block or POOLED - POOLED % g.block
+  g.index_topk = args.integer(what .. ": index_topk", given(o.index_topk, usual), 0, most, level + 1)
+  if g.index_topk % g.block ~= 0 then
+    error(("%s: index_topk: got %d, wanted a multiple of block = %d"):format(what, g.index_topk, g.block), level + 1)
+  end
+  g.topk = g.topk or g.index_topk + tail
+  place_requests(g, o, 1, what, level + 1)
+  args.integer(what .. ": s_kv", g.compressed, 0, MAX_ENTRIES, level + 1)
+end
+
+local function resolve_all(g, o, what, level)
+  g.window, g.ratio, g.holes = given(o.window, WINDOW), given(o.ratio, ALL_RATIO), 0
+  place_requests(g, o, g.ratio, what, level + 1)
+  local wanted = g.compressed + g.window
+  if g.topk and g.topk < wanted then
+    error(("%s: topk: got %d, wanted at least %d: %d compressed rows and a window of %d"):format(what, g.topk, wanted,
+      g.compressed, g.window), level + 1)
+  end
+  g.index_topk, g.topk = g.compressed, g.topk or wanted
 end
 
 local function resolve_dense_prefix(g, o, what, level)
@@ -507,7 +558,21 @@ local function invalid_values(s_kv)
   return values, n + 1
 end
 
--- Requests, compressed picks and windows: csa, local and window differ only in how the picks change from row to row, g.keep.
+-- Another pick of `picks` out of n: those of the row before, but for a share of 1 - keep, where there is such a row; else afresh.
+local function draw_picks(perm, n, picks, keep, roll)
+  if keep then renew_front(perm, n, picks, min(floor(picks * (1 - keep) + 0.5), n - picks), roll)
+  else shuffle_front(perm, n, picks, roll) end
+end
+
+-- The window rows of a row at `pos` behind `picks` entries, and -1 to the list's end; returns the list's length.
+local function fill_window(g, indices, at, picks, first_token, pos)
+  local reach = min(pos + 1, g.window)
+  for k = 0, reach - 1 do indices[at + picks + k] = first_token + pos - reach + 1 + k end
+  for k = picks + reach, g.topk - 1 do indices[at + k] = -1 end
+  return picks + reach
+end
+
+-- Requests, compressed picks and windows: csa, local, all and window differ only in how the picks change from row to row, g.keep.
 local function fill_rows(g, indices, lengths)
   local roll, hole = dice(g.seed, STREAM.picks), dice(g.seed, STREAM.holes)
   local topk, window, index_topk, ratio, holes = g.topk, g.window, g.index_topk, g.ratio or 1, g.holes * WORDS
@@ -522,11 +587,7 @@ local function fill_rows(g, indices, lengths)
       local pool = index_topk > 0 and floor((pos + 1) / ratio) or 0
       local picks = min(pool, index_topk)
       if pool > picks then
-        if keep and i > 0 then
-          renew_front(perm, pool, picks, min(floor(picks * (1 - keep) + 0.5), pool - picks), roll)
-        else
-          shuffle_front(perm, pool, picks, roll)
-        end
+        draw_picks(perm, pool, picks, i > 0 and keep, roll)
       end
       for k = 0, picks - 1 do indices[at + k] = base + perm[k] end
       if holes > 0 then
@@ -534,10 +595,85 @@ local function fill_rows(g, indices, lengths)
           if hole(WORDS) < holes then indices[at + k] = -1 end
         end
       end
-      local reach = min(pos + 1, window)
-      for k = 0, reach - 1 do indices[at + picks + k] = first_token + pos - reach + 1 + k end
-      for k = picks + reach, topk - 1 do indices[at + k] = -1 end
-      lengths[row] = picks + reach
+      lengths[row] = fill_window(g, indices, at, picks, first_token, pos)
+      row = row + 1
+    end
+  end
+end
+
+-- Writes the numbers whose bits are set in `words`, rising, plus base, and clears the bits; returns how many.
+local function take_sorted(words, count, indices, at, base)
+  local n = 0
+  for w = 0, count - 1 do
+    local word = words[w]
+    if word ~= 0 then
+      words[w] = 0
+      for b = 0, 31 do
+        if bit.band(word, bit.lshift(1, b)) ~= 0 then indices[at + n], n = base + w * 32 + b, n + 1 end
+      end
+    end
+  end
+  return n
+end
+
+-- A pick is a place in the candidate blocks: it stays while neither it nor the block at its place changes. A pick in the part of
+-- the last block that the row does not see yet is left out.
+local function fill_blocks(g, indices, lengths)
+  local roll, hole, turn = dice(g.seed, STREAM.picks), dice(g.seed, STREAM.holes), dice(g.seed, STREAM.blocks)
+  local block, keep, holes, row = g.block, g.keep, g.holes * WORDS, 0
+  for r = 1, #g.requests do
+    local prior, base = g.prior[r], (r - 1) * g.kv_rows
+    local first_token = base + g.compressed - max(0, prior - (g.window - 1))
+    local words = ffi.new("int32_t[?]", floor(g.compressed / 32) + 1)
+    local places = identity(min(g.compressed, BLOCKS * block))
+    local candidates = identity(floor((g.compressed + block - 1) / block))
+    local drawn = false -- whether the row before has candidates among more blocks
+    for i = 0, g.requests[r] - 1 do
+      local pos, at = prior + i, row * g.topk
+      local pool = floor((pos + 1) / g.ratio)
+      local blocks = floor((pool + block - 1) / block)
+      if blocks > BLOCKS then
+        draw_picks(candidates, blocks, BLOCKS, drawn and keep, turn)
+        drawn = true
+      end
+      local among = min(pool, BLOCKS * block)
+      local picks = min(among, g.index_topk)
+      if among > picks then draw_picks(places, among, picks, i > 0 and keep, roll) end
+      for k = 0, picks - 1 do
+        local place = places[k]
+        local pick = candidates[floor(place / block)] * block + place % block
+        if pick < pool then
+          local w = floor(pick / 32)
+          words[w] = bit.bor(words[w], bit.lshift(1, pick % 32))
+        end
+      end
+      picks = take_sorted(words, floor(pool / 32) + 1, indices, at, base)
+      if holes > 0 then
+        for k = 0, picks - 1 do
+          if hole(WORDS) < holes then indices[at + k] = -1 end
+        end
+      end
+      lengths[row] = fill_window(g, indices, at, picks, first_token, pos)
+      row = row + 1
+    end
+  end
+end
+
+local function fill_pools(g, indices, lengths)
+  local roll, block, row = dice(g.seed, STREAM.picks), g.block, 0
+  for r = 1, #g.requests do
+    local base = (r - 1) * g.kv_rows
+    local perm = identity(floor((g.prior[r] + g.requests[r]) / block))
+    for i = 0, g.requests[r] - 1 do
+      local tokens, at = g.prior[r] + i + 1, row * g.topk
+      local pools = floor(tokens / block)
+      local picks = min(pools, g.index_topk / block)
+      if pools > picks then draw_picks(perm, pools, picks, i > 0 and g.keep, roll) end
+      for k = 0, picks * block - 1 do indices[at + k] = base + perm[floor(k / block)] * block + k % block end
+      local length = picks * block
+      for token = pools * block, tokens - 1 do indices[at + length], length = base + token, length + 1 end
+      for k = length, g.topk - 1 do indices[at + k] = -1 end
+      lengths[row] = length
       row = row + 1
     end
   end
@@ -649,6 +785,18 @@ add {
 add {
   name = "local", options = { "window", "index_topk", "ratio", "keep", "holes", "requests", "prior" },
   preset = { "window", "index_topk", "ratio" }, resolve = resolve_local, fill = fill_rows,
+}
+add {
+  name = "blocks", options = { "window", "index_topk", "ratio", "block", "keep", "holes", "requests", "prior" },
+  preset = { "window", "index_topk", "ratio" }, resolve = resolve_blocks, fill = fill_blocks,
+}
+add {
+  name = "pools", options = { "index_topk", "block", "keep", "requests", "prior" }, preset = { "index_topk", "block" },
+  resolve = resolve_pools, fill = fill_pools,
+}
+add {
+  name = "all", options = { "window", "ratio", "requests", "prior" }, preset = { "window" }, resolve = resolve_all,
+  fill = fill_rows,
 }
 add {
   name = "dense_prefix", options = { "requests", "prior" }, preset = { "topk" }, resolve = resolve_dense_prefix,

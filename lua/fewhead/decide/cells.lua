@@ -8,13 +8,17 @@
 
 local args = require "fewhead.base.arguments"
 local axis = require "fewhead.decide.axis"
+local cases = require "fewhead.case.case"
 local hash = require "fewhead.base.hash"
 local pattern = require "fewhead.case.pattern"
 
 local M = {}
 
 -- The pattern of cells: what the axis says, else what fh.case takes.
-local function pattern_of(cell, options) return cell.pattern or (options.indices and "file") or "csa" end
+local function pattern_of(cell, options)
+  local preset = cell.preset or type(options.preset) == "string" and options.preset or nil
+  return cell.pattern or cases.default_pattern(preset, options.indices)
+end
 
 -- The values of the axes that are not functions. Raises for what is no axis.
 local function fixed_values(options, level)

@@ -48,8 +48,8 @@ Chunk.__index = Chunk
 -- The case of one list: its sizes and how it is drawn.
 local function case_of(o, base, number, list)
   local c = {
-    preset = base.name, s_q = o.s_q, prior = o.prior, layout = o.layout, seed = o.seed + number - 1, pattern = o.pattern,
-    ratio = list.ratio, keep = o.keep, holes = 0,
+    preset = base.name, s_q = o.s_q, prior = o.prior, layout = o.layout, seed = o.seed + number - 1,
+    pattern = list.pattern or o.pattern, ratio = list.ratio, keep = o.keep, holes = 0,
   }
   if list.ratio == 0 then c.pattern, c.topk, c.window = "window", base.window, base.window end
   return case(pattern.fitting(c.pattern, c))

@@ -41,6 +41,9 @@ local PATTERNS = {
   { pattern = "csa", window = 8, index_topk = 32, ratio = 2, requests = 3, prior = 40 },
   { pattern = "local", window = 16, index_topk = 48, ratio = 1, prior = 200, keep = 0.9 },
   { pattern = "local", window = 0, index_topk = 64, ratio = 1, prior = 300, keep = 0.5, requests = 2 },
+  { pattern = "blocks", window = 16, index_topk = 48, ratio = 1, prior = 200 },
+  { pattern = "pools", index_topk = 48, prior = 301 }, -- 51 wide
+  { pattern = "all", window = 16, ratio = 16, prior = 600 },
   { pattern = "dense_prefix", topk = 65, prior = 20 },
 }
 
