@@ -53,4 +53,10 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t the
 uint64_t fhk_amx_group_bytes(const fh_call *call, int32_t group);
 uint64_t fhk_amx_group(const fh_call *call, const fhk_group *group, void *memory);
 
+/* The same with at most 8 rows, queries times heads. Sets *keys to the KV rows multiplied. Returns 0, and writes
+ * nothing, where a KV row holds NaN or Inf: then the query or group has to be computed with many rows. */
+uint64_t fhk_few_bytes(const fh_call *call);
+int32_t fhk_few_query(const fh_call *call, int64_t s, void *memory, int64_t *keys);
+int32_t fhk_few_group(const fh_call *call, const fhk_group *group, void *memory, int64_t *keys);
+
 #endif

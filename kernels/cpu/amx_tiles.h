@@ -31,8 +31,8 @@ typedef struct tile_config {
   uint8_t rows[16];
 } tile_config;
 
-/* Between the two the thread holds tile state, 8 KiB that the kernel saves when it takes the CPU away. */
-static inline void tiles_begin(void) {
+/* Eight tiles of 16 rows of 64 bytes. */
+static inline tile_config tiles_of_full_size(void) {
   tile_config config;
   memset(&config, 0, sizeof config);
   config.palette = 1;
@@ -40,7 +40,14 @@ static inline void tiles_begin(void) {
     config.row_bytes[i] = TILE_STRIDE;
     config.rows[i] = 16;
   }
-  __asm__ volatile("ldtilecfg %0" : : "m"(config));
+  return config;
+}
+
+/* Between these and tiles_end the thread holds tile state, 8 KiB that the kernel saves when it takes the CPU away. */
+static inline void tiles_configure(const tile_config *config) { __asm__ volatile("ldtilecfg %0" : : "m"(*config)); }
+static inline void tiles_begin(void) {
+  const tile_config config = tiles_of_full_size();
+  tiles_configure(&config);
 }
 static inline void tiles_end(void) { __asm__ volatile("tilerelease" : :); }
 

@@ -25,36 +25,20 @@
  */
 #include "cpu/amx.h"
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
-#include <float.h>
-#include <math.h>
 #include <time.h>
 
-#include "cpu/amx_tiles.h"
-#include "cpu/vec.h"
-
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
+#include "cpu/amx_rows.h"
 
 int32_t fhk_amx_built(void) { return 1; }
 
 enum {
   MOST_ROWS = 128,
-  MOST_KEYS = 1024,  /* KV rows of a block, at most */
-  STEP = 64,         /* what its keys are rounded up to: KV rows that are brought together at a time */
-  PRODUCT_KEYS = 32, /* KV rows of one product of the values */
+  STEP = 64,         /* what a block's keys are rounded up to: KV rows that are brought together at a time for values */
+  PRODUCT_KEYS = 32, /* KV rows of one product of the values, and of a step of the softmax */
   HALVES = 2,        /* bf16 that p is cut into */
-  TWIN_ROWS = 8,     /* up to so many rows a tile holds the low halves of p as well */
-  D_V = 512,
-  CHUNK = 32, /* columns of a KV row in 64 bytes */
-  O_TILES = D_V / 16,
-  TILE_FLOATS = TILE_BYTES / 4
+  VECTORS = 4,       /* vectors of rows that the logits of 16 KV rows are computed for at a time */
+  O_TILES = D_V / 16
 };
-static const float SLACK = 8; /* of log2: p stays below 256 */
-
-static const uint16_t zero_row[576] __attribute__((aligned(64)));
 
 /* The KV rows of a block, and room for those that are brought together in vain, past the last. */
 typedef struct row_block {
@@ -66,35 +50,34 @@ typedef struct row_block {
 /* `rows` rows and their passage over KV rows. */
 typedef struct passage {
   int32_t rows, vectors; /* vectors of 16 rows */
-  int32_t twin;          /* lanes 8 .. 15 repeat lanes 0 .. 7 */
   int32_t masked;
   int32_t d_qk;
-  int32_t window;               /* KV rows of a block */
-  int32_t begun;                /* o holds something */
-  float scale;                  /* sm_scale * log2(e) */
-  uint64_t executed;            /* multiply-adds */
-  uint64_t spoilt;              /* queries that list a KV row with NaN or Inf; only where masked */
-  char *q;                      /* tiles [vector][chunk] of d_qk / CHUNK chunks */
-  float *o;                     /* tiles [vector][O_TILES] */
-  char *p;                      /* tiles [vector][window / PRODUCT_KEYS][half] */
-  float *s;                     /* [window][16 * vectors] */
-  char *stage;                  /* two times STAGE_BYTES */
-  float *max, *reference, *sum; /* [16 * vectors]; before scaling */
-  uint32_t *lane_bit;           /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
-  int32_t *lane_half;           /* [vectors] */
+  int32_t window;                            /* KV rows of a block */
+  int32_t begun;                             /* o holds something */
+  float scale;                               /* sm_scale * log2(e) */
+  uint64_t executed;                         /* multiply-adds */
+  int32_t late;                              /* see softmax */
+  uint64_t spoilt;                           /* queries that list a KV row with NaN or Inf; only where masked */
+  char *q;                                   /* tiles [vector][chunk] of d_qk / CHUNK chunks */
+  float *o;                                  /* tiles [vector][O_TILES] */
+  char *p;                                   /* tiles [vector][window / PRODUCT_KEYS][half] */
+  float *s;                                  /* tiles [2][vectors]: the logits of PRODUCT_KEYS keys */
+  char *stage;                               /* two times STAGE_BYTES */
+  float *max, *reference, *sum, *sum_before; /* [16 * vectors]; before scaling */
+  uint32_t *lane_bit;                        /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
+  int32_t *lane_half;                        /* [vectors] */
   row_block *block;
   const uint16_t *kv; /* of the call */
   int64_t kv_stride;
   int32_t s_kv;
   const int32_t *ahead; /* KV rows that come after the block, for prefetching */
   int64_t ahead_count;
-  int32_t ahead_offset; /* bytes of the first one that are done */
 } passage;
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct passage_layout {
-  uint64_t q, o, p, s, stage, max, reference, sum, lane_bit, lane_half, block, total;
+  uint64_t q, o, p, s, stage, max, reference, sum, sum_before, lane_bit, lane_half, block, total;
 } passage_layout;
 
 enum { STAGE_BYTES = STEP * TILE_STRIDE * 2 };
@@ -111,18 +94,17 @@ static passage_layout layout_of(int32_t d_qk, int32_t rows) {
   at.o = at.q + vectors * (uint64_t)(d_qk / CHUNK) * TILE_BYTES;
   at.p = at.o + vectors * O_TILES * TILE_BYTES;
   at.s = at.p + vectors * (window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
-  at.stage = at.s + window * lanes * sizeof(float);
+  at.stage = at.s + 2 * vectors * TILE_BYTES;
   at.max = at.stage + 2 * STAGE_BYTES;
   at.reference = at.max + fhk_part(lanes, sizeof(float));
   at.sum = at.reference + fhk_part(lanes, sizeof(float));
-  at.lane_bit = at.sum + fhk_part(lanes, sizeof(float));
+  at.sum_before = at.sum + fhk_part(lanes, sizeof(float));
+  at.lane_bit = at.sum_before + fhk_part(lanes, sizeof(float));
   at.lane_half = at.lane_bit + fhk_part(lanes, sizeof(uint32_t));
   at.block = at.lane_half + fhk_part(vectors, sizeof(int32_t));
   at.total = at.block + fhk_part(1, sizeof(row_block));
   return at;
 }
-
-static float *floats(char *at) { return (float *)(void *)at; }
 
 static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
   const passage_layout at = layout_of(call->d_qk, rows);
@@ -130,13 +112,12 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
   passage *t = memory;
   *t = (passage){.rows = rows,
                  .vectors = (rows + 15) / 16,
-                 .twin = rows <= TWIN_ROWS,
                  .d_qk = call->d_qk,
                  .window = window_for((rows + 15) / 16),
                  .kv = call->kv,
                  .kv_stride = call->kv_stride,
                  .s_kv = (int32_t)call->s_kv,
-                 .scale = fminf(call->sm_scale * 1.44269504f, FLT_MAX),
+                 .scale = log2_scale(call),
                  .q = base + at.q,
                  .o = floats(base + at.o),
                  .p = base + at.p,
@@ -145,6 +126,7 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
                  .max = floats(base + at.max),
                  .reference = floats(base + at.reference),
                  .sum = floats(base + at.sum),
+                 .sum_before = floats(base + at.sum_before),
                  .lane_bit = (uint32_t *)(void *)(base + at.lane_bit),
                  .lane_half = (int32_t *)(void *)(base + at.lane_half),
                  .block = (row_block *)(void *)(base + at.block)};
@@ -154,30 +136,6 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
     t->sum[r] = 0;
   }
   return t;
-}
-
-/* 16 rows of 16 words, row `r` at from + r * stride words, to 16 columns side by side. */
-INLINE void transpose(const vi *in, char *to) {
-  vi a[16], b[16];
-  UNROLL for (int i = 0; i < 8; i++) {
-    a[2 * i] = _mm512_unpacklo_epi32(in[2 * i], in[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(in[2 * i], in[2 * i + 1]);
-  }
-  UNROLL for (int i = 0; i < 4; i++) {
-    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-  }
-  /* b[4 i + j], four words at 4 L: column 4 L + j of rows 4 i .. 4 i + 3. */
-  UNROLL for (int j = 0; j < 4; j++) {
-    const vi l = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88), m = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
-    const vi n = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd), k = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
-    vstore_bits(to + j * 64, _mm512_shuffle_i32x4(l, m, 0x88));
-    vstore_bits(to + (4 + j) * 64, _mm512_shuffle_i32x4(n, k, 0x88));
-    vstore_bits(to + (8 + j) * 64, _mm512_shuffle_i32x4(l, m, 0xdd));
-    vstore_bits(to + (12 + j) * 64, _mm512_shuffle_i32x4(n, k, 0xdd));
-  }
 }
 
 /* Lays q out as operand B; q[r] is row r's, NULL for a row of zeros. */
@@ -196,42 +154,156 @@ static void pack_q(passage *t, const uint16_t *const *q) {
 
 /* ---- The rows that come next ------------------------------------------------------------------------------------- */
 
-/* Brings `lines` lines of them into the second-level cache. */
-INLINE void fetch_ahead(passage *t, int lines) {
-  const int32_t *ahead = t->ahead;
-  int64_t left = t->ahead_count;
-  int32_t offset = t->ahead_offset;
-  while (lines > 0 && left > 0) {
-    if (*ahead >= 0 && *ahead < t->s_kv) {
-      const char *row = (const char *)(t->kv + *ahead * t->kv_stride);
-      for (; lines > 0 && offset < 2 * t->d_qk; offset += 64, lines--) __builtin_prefetch(row + offset, 0, 2);
-      if (offset < 2 * t->d_qk) break;
-    }
-    offset = 0;
-    ahead++;
-    left--;
+/* Brings the first lines of `count` of them into the second-level cache. The hardware's prefetcher follows with the
+ * rest; asking for every line is slower. */
+INLINE void fetch_ahead(passage *t, int64_t count) {
+  for (; count > 0 && t->ahead_count > 0; count--, t->ahead_count--, t->ahead++) {
+    if (*t->ahead < 0 || *t->ahead >= t->s_kv) continue;
+    const uint16_t *row = t->kv + *t->ahead * t->kv_stride;
+    for (int i = 0; i < 4; i++) __builtin_prefetch(row + i * CHUNK, 0, 2);
   }
-  t->ahead = ahead;
-  t->ahead_count = left;
-  t->ahead_offset = offset;
 }
+
+/* ---- Softmax ----------------------------------------------------------------------------------------------------- */
+
+/* The logits of key k and the rows of vector v. */
+INLINE float *logits_of(const passage *t, int32_t k, int32_t v) {
+  return t->s + (k / 16 % 2 * t->vectors + v) * TILE_FLOATS + k % 16 * 16;
+}
+
+/* Takes KV rows that hold NaN or Inf out of the block: those among PRODUCT_KEYS from k on that give no finite logit
+ * with any real row of vector v. */
+static void leave_out_spoilt(passage *t, int32_t k, int32_t v) {
+  row_block *b = t->block;
+  const vi bits = vload_bits(t->lane_bit + 16 * v);
+  const __mmask16 real = _mm512_test_epi32_mask(bits, bits);
+  for (const int32_t end = k + PRODUCT_KEYS; k < end; k++) {
+    if (real & ~not_finite(vload(logits_of(t, k, v)))) continue;
+    t->spoilt |= (uint64_t)b->member[k][1] << 32 | b->member[k][0];
+    b->member[k][0] = b->member[k][1] = 0;
+    b->row[k] = zero_row;
+  }
+}
+
+static int all_finite(const passage *t, int32_t k, int32_t v) {
+  vf zero[2] = {vset1(0), vset1(0)}; /* NaN after a NaN or Inf */
+  const float *s = logits_of(t, k, v), *then = logits_of(t, k + 16, v);
+  UNROLL for (int i = 0; i < 16; i++) {
+    zero[0] = vfma(vload(s + 16 * i), vset1(0), zero[0]);
+    zero[1] = vfma(vload(then + 16 * i), vset1(0), zero[1]);
+  }
+  return !not_finite(vadd(zero[0], zero[1]));
+}
+
+/* The rows of vector v that list key k. */
+INLINE __mmask16 members(const passage *t, int32_t k, int32_t v) {
+  const vi member = _mm512_set1_epi32((int)t->block->member[k][t->lane_half[v]]);
+  return _mm512_test_epi32_mask(member, vload_bits(t->lane_bit + 16 * v));
+}
+
+/* The largest logit of each row of vector v among PRODUCT_KEYS keys. */
+INLINE vf largest(const int masked, const passage *t, int32_t k, int32_t v) {
+  const float *s[2] = {logits_of(t, k, v), logits_of(t, k + 16, v)};
+  vf part[4];
+  UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(-INFINITY);
+  UNROLL for (int i = 0; i < PRODUCT_KEYS; i++) {
+    const vf x = vload(s[i / 16] + i % 16 * 16);
+    part[i % 4] = masked ? _mm512_mask_max_ps(part[i % 4], members(t, k + i, v), part[i % 4], x) : vmax(part[i % 4], x);
+  }
+  return vmax(vmax(part[0], part[1]), vmax(part[2], part[3]));
+}
+
+/* The upper halves of a and b, a's lower: a pair for the tile unit. */
+INLINE vi pair(vi a, vi b) { return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(a, 16), b); }
+
+/* Weights of PRODUCT_KEYS keys for the rows of vector v, as operand A; adds them to the rows' sums. */
+INLINE void weigh(const int masked, passage *t, int32_t k, int32_t v, vf reference) {
+  const vf scale = vset1(t->scale), base = finite_reference(reference);
+  const vi upper = _mm512_set1_epi32((int)0xffff0000u), half = _mm512_set1_epi32(0x8000);
+  char *to = t->p + ((int64_t)v * (t->window / PRODUCT_KEYS) + k / PRODUCT_KEYS) * HALVES * TILE_BYTES;
+  const float *s[2] = {logits_of(t, k, v), logits_of(t, k + 16, v)};
+  vi high[16], low[16];
+  /* Sums of a few keys each: many small numbers added to a large one would all be rounded the same way. */
+  vf part[4];
+  UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(0);
+  UNROLL for (int i = 0; i < 16; i++) {
+    vi h[2], l[2];
+    UNROLL for (int j = 0; j < 2; j++) {
+      vf p = vexp2(vmul(vsub(vload(s[i / 8] + (2 * i + j) % 16 * 16), base), scale));
+      if (masked) p = _mm512_maskz_mov_ps(members(t, k + 2 * i + j, v), p);
+      part[2 * (i % 2) + j] = vadd(part[2 * (i % 2) + j], p);
+      h[j] = _mm512_and_si512(_mm512_castps_si512(p), upper);
+      l[j] = _mm512_add_epi32(_mm512_castps_si512(vsub(p, _mm512_castsi512_ps(h[j]))), half);
+    }
+    high[i] = pair(h[0], h[1]);
+    low[i] = pair(l[0], l[1]);
+  }
+  transpose(high, to);
+  transpose(low, to + TILE_BYTES);
+  const vf sum = vadd(vadd(part[0], part[1]), vadd(part[2], part[3]));
+  vstore(t->sum + 16 * v, vadd(vload(t->sum + 16 * v), sum));
+}
+
+/* Weights of PRODUCT_KEYS keys from k on. A row's first largest logit becomes its reference. Where a later one comes
+ * to lie more than SLACK above, the block is late: its weights are computed again once its largest logits are known. */
+INLINE void softmax(const int masked, passage *t, int32_t k, int32_t v) {
+  for (int64_t i = fhk_clamp(t->block->keys, k, k + PRODUCT_KEYS); i < k + PRODUCT_KEYS; i++)
+    vstore(logits_of(t, (int32_t)i, v), vset1(-INFINITY));
+  if (masked && !all_finite(t, k, v)) leave_out_spoilt(t, k, v);
+  const vf max = vmax(vload(t->max + 16 * v), largest(masked, t, k, v));
+  vstore(t->max + 16 * v, max);
+  vf reference = vload(t->reference + 16 * v);
+  reference = _mm512_mask_mov_ps(reference, no_reference(reference), max);
+  vstore(t->reference + 16 * v, reference);
+  const vf rise = vmul(vsub(max, reference), vset1(t->scale));
+  if (_mm512_cmp_ps_mask(rise, vset1(SLACK), _CMP_GT_OQ)) t->late = 1;
+  weigh(masked, t, k, v, reference);
+}
+
+static void softmax_masked(passage *t, int32_t k, int32_t v) { softmax(1, t, k, v); }
+static void softmax_of_all(passage *t, int32_t k, int32_t v) { softmax(0, t, k, v); }
 
 /* ---- Logits ------------------------------------------------------------------------------------------------------ */
 
-/* Two chunks of `count` rows, those of the second STAGE_BYTES / 2 behind those of the first. Two, since
- * neighbouring lines of a row come faster than lines of different rows: 1.8 cycles a line instead of 3. */
-INLINE void stage_rows(const int count, char *to, const uint16_t *const *row, int32_t d) {
-  UNROLL for (int i = 0; i < count; i++) {
-    vstore_bits(to + i * 64, vload_bits(row[i] + d));
-    vstore_bits(to + STAGE_BYTES / 2 + i * 64, vload_bits(row[i] + d + CHUNK));
+/* Two chunks of rows `from` .. `to` - 1, those of the second behind the 16 of the first. Two, since neighbouring
+ * lines of a row come faster than lines of different rows. */
+INLINE void stage_rows(const int from, const int to, char *stage, const uint16_t *const *row, int32_t d) {
+  UNROLL for (int i = from; i < to; i++) {
+    vstore_bits(stage + i * 64, vload_bits(row[i] + d));
+    vstore_bits(stage + TILE_BYTES + i * 64, vload_bits(row[i] + d + CHUNK));
   }
 }
 
-INLINE void store_logits(float *s, int64_t first, int64_t second, int64_t third, int64_t stride) {
-  TILE_STORE_TO(0, s, stride);
-  TILE_STORE_TO(1, s + first, stride);
-  TILE_STORE_TO(2, s + second, stride);
-  TILE_STORE_TO(3, s + third, stride);
+/* What is staged while something else is multiplied: columns d .. d + 63 of 16 rows. */
+typedef struct upcoming {
+  char *to;
+  const uint16_t *const *row;
+  int32_t d;
+} upcoming;
+
+/* A tile of 16 KV rows times the same chunk of `count` vectors' q, `apart` bytes from each other. After every product
+ * comes a part of what is staged, so that the tile unit and the vector unit work at the same time. */
+#define MULTIPLY(v, a, b)                                                                                 \
+  if (count > (v)) {                                                                                      \
+    TILE_LOAD(b, q + (v)*apart);                                                                          \
+    TILE_PRODUCT(v, a, b);                                                                                \
+    stage_rows(8 * part + (v)*8 / count, 8 * part + ((v) + 1) * 8 / count, next->to, next->row, next->d); \
+  }
+INLINE void multiply_chunk(const int count, const int part, const char *q, int64_t apart, const char *kv,
+                           const upcoming *next) {
+  if (part == 0) {
+    TILE_LOAD(4, kv);
+    MULTIPLY(0, 4, 6)
+    MULTIPLY(1, 4, 7)
+    MULTIPLY(2, 4, 6)
+    MULTIPLY(3, 4, 7)
+  } else {
+    TILE_LOAD(5, kv);
+    MULTIPLY(0, 5, 6)
+    MULTIPLY(1, 5, 7)
+    MULTIPLY(2, 5, 6)
+    MULTIPLY(3, 5, 7)
+  }
 }
 
 INLINE void clear_sums(void) {
@@ -241,192 +313,63 @@ INLINE void clear_sums(void) {
   TILE_ZERO(3);
 }
 
-/* One vector of rows against all KV rows, 64 at a time. Between two products stands the bringing together of a part
- * of what comes next, so that the tile unit and the vector unit work at the same time. */
-static void logits_4x1(passage *t, const row_block *b, int32_t keys, int32_t v) {
-  const char *const q_first = t->q + (int64_t)v * (t->d_qk / CHUNK) * TILE_BYTES;
-  const int64_t stride = (int64_t)t->vectors * 64;
-  const uint16_t *const *row = b->row, *const *next = row;
-  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
-  stage_rows(STEP, stage, row, 0);
-  for (int32_t k = 0; k < keys; k += STEP, row += STEP) {
-    const char *q = q_first;
+INLINE void store_logits(const int count, float *s) {
+  TILE_STORE(0, s);
+  if (count > 1) TILE_STORE(1, s + TILE_FLOATS);
+  if (count > 2) TILE_STORE(2, s + 2 * TILE_FLOATS);
+  if (count > 3) TILE_STORE(3, s + 3 * TILE_FLOATS);
+}
+
+/* `count` vectors of rows from v on against all keys of the block, 16 at a time, and the softmax of every other 16. */
+INLINE void logits(const int count, passage *t, int32_t keys, int32_t v) {
+  const uint16_t *const *row = t->block->row;
+  const int64_t apart = (int64_t)(t->d_qk / CHUNK) * TILE_BYTES;
+  char *stage = t->stage, *other = t->stage + 2 * TILE_BYTES;
+  stage_rows(0, 16, stage, row, 0);
+  for (int32_t k = 0; k < keys; k += 16, row += 16) {
+    const char *q = t->q + v * apart;
     clear_sums();
     for (int32_t d = 0; d < t->d_qk; d += 2 * CHUNK, q += 2 * TILE_BYTES) {
-      int32_t then = d + 2 * CHUNK;
-      next = row;
-      if (then == t->d_qk) {
-        then = 0;
-        next = row + STEP;
-      }
-      const char *second = stage + STAGE_BYTES / 2;
-      TILE_LOAD(6, q);
-      TILE_LOAD(4, stage);
-      TILE_PRODUCT(0, 4, 6);
-      stage_rows(8, other, next, then);
-      TILE_LOAD(5, stage + TILE_BYTES);
-      TILE_PRODUCT(1, 5, 6);
-      stage_rows(8, other + 8 * 64, next + 8, then);
-      TILE_LOAD(4, stage + 2 * TILE_BYTES);
-      TILE_PRODUCT(2, 4, 6);
-      stage_rows(8, other + 16 * 64, next + 16, then);
-      TILE_LOAD(5, stage + 3 * TILE_BYTES);
-      TILE_PRODUCT(3, 5, 6);
-      stage_rows(8, other + 24 * 64, next + 24, then);
-      TILE_LOAD(7, q + TILE_BYTES);
-      TILE_LOAD(4, second);
-      TILE_PRODUCT(0, 4, 7);
-      stage_rows(8, other + 32 * 64, next + 32, then);
-      TILE_LOAD(5, second + TILE_BYTES);
-      TILE_PRODUCT(1, 5, 7);
-      stage_rows(8, other + 40 * 64, next + 40, then);
-      TILE_LOAD(4, second + 2 * TILE_BYTES);
-      TILE_PRODUCT(2, 4, 7);
-      stage_rows(8, other + 48 * 64, next + 48, then);
-      TILE_LOAD(5, second + 3 * TILE_BYTES);
-      TILE_PRODUCT(3, 5, 7);
-      stage_rows(8, other + 56 * 64, next + 56, then);
+      const int last = d + 2 * CHUNK == t->d_qk;
+      const upcoming next = {other, last ? row + 16 : row, last ? 0 : d + 2 * CHUNK};
+      multiply_chunk(count, 0, q, apart, stage, &next);
+      multiply_chunk(count, 1, q + TILE_BYTES, apart, stage + TILE_BYTES, &next);
       char *swap = stage;
       stage = other;
       other = swap;
     }
-    store_logits(t->s + k * (stride / 4) + 16 * v, 4 * stride, 8 * stride, 12 * stride, stride);
-  }
-}
-
-/* Two vectors of rows against all KV rows, 32 at a time. */
-static void logits_2x2(passage *t, const row_block *b, int32_t keys, int32_t v) {
-  const int64_t stride = (int64_t)t->vectors * 64, apart = (int64_t)(t->d_qk / CHUNK) * TILE_BYTES;
-  const char *const q_first = t->q + v * apart;
-  const uint16_t *const *row = b->row, *const *next = row;
-  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
-  stage_rows(32, stage, row, 0);
-  for (int32_t k = 0; k < keys; k += 32, row += 32) {
-    const char *q = q_first;
-    clear_sums();
-    for (int32_t d = 0; d < t->d_qk; d += 2 * CHUNK, q += 2 * TILE_BYTES) {
-      int32_t then = d + 2 * CHUNK;
-      next = row;
-      if (then == t->d_qk) {
-        then = 0;
-        next = row + 32;
+    store_logits(count, logits_of(t, k, v));
+    if (k % PRODUCT_KEYS)
+      for (int32_t i = v; i < v + count; i++) {
+        if (t->masked) softmax_masked(t, k + 16 - PRODUCT_KEYS, i);
+        else softmax_of_all(t, k + 16 - PRODUCT_KEYS, i);
       }
-      const char *second = stage + STAGE_BYTES / 2;
-      TILE_LOAD(6, q);
-      TILE_LOAD(4, stage);
-      TILE_PRODUCT(0, 4, 6);
-      stage_rows(4, other, next, then);
-      TILE_LOAD(5, stage + TILE_BYTES);
-      TILE_PRODUCT(1, 5, 6);
-      stage_rows(4, other + 4 * 64, next + 4, then);
-      TILE_LOAD(7, q + apart);
-      TILE_PRODUCT(2, 4, 7);
-      stage_rows(4, other + 8 * 64, next + 8, then);
-      TILE_PRODUCT(3, 5, 7);
-      stage_rows(4, other + 12 * 64, next + 12, then);
-      TILE_LOAD(6, q + TILE_BYTES);
-      TILE_LOAD(4, second);
-      TILE_PRODUCT(0, 4, 6);
-      stage_rows(4, other + 16 * 64, next + 16, then);
-      TILE_LOAD(5, second + TILE_BYTES);
-      TILE_PRODUCT(1, 5, 6);
-      stage_rows(4, other + 20 * 64, next + 20, then);
-      TILE_LOAD(7, q + apart + TILE_BYTES);
-      TILE_PRODUCT(2, 4, 7);
-      stage_rows(4, other + 24 * 64, next + 24, then);
-      TILE_PRODUCT(3, 5, 7);
-      stage_rows(4, other + 28 * 64, next + 28, then);
-      char *swap = stage;
-      stage = other;
-      other = swap;
-    }
-    store_logits(t->s + k * (stride / 4) + 16 * v, 4 * stride, 16, 16 + 4 * stride, stride);
   }
 }
 
-/* Logits of the block. */
-static void logits(passage *t, const row_block *b, int32_t keys) {
-  int32_t v = 0;
-  for (; v + 1 < t->vectors; v += 2) logits_2x2(t, b, keys, v);
-  if (v < t->vectors) logits_4x1(t, b, keys, v);
-  t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * (uint64_t)t->d_qk;
-}
-
-/* ---- Softmax ----------------------------------------------------------------------------------------------------- */
-
-/* The lanes of vector v that key k counts for. */
-INLINE __mmask16 members(const passage *t, const row_block *b, int32_t v, int32_t k, vi bits) {
-  return _mm512_test_epi32_mask(_mm512_set1_epi32((int)b->member[k][t->lane_half[v]]), bits);
-}
-
-/* o of vector v times alpha. */
-static void rescale(passage *t, int32_t v, const float *alpha) {
-  float *o = t->o + (int64_t)v * O_TILES * TILE_FLOATS;
-  for (int32_t i = 0; i < O_TILES; i++, o += TILE_FLOATS)
-    for (int r = 0; r < 16; r++) vstore(o + 16 * r, vmul(vload(o + 16 * r), vset1(alpha[r])));
-}
-
-/* The upper halves of a and b, a's lower: a pair for the tile unit. */
-INLINE vi pair(vi a, vi b) {
-  return _mm512_or_si512(_mm512_srli_epi32(a, 16), _mm512_and_si512(b, _mm512_set1_epi32((int)0xffff0000u)));
-}
-
-INLINE void softmax(const int masked, const int twin, passage *t, const row_block *b, int32_t keys, int32_t v) {
-  const int32_t stride = 16 * t->vectors;
-  const vf scale = vset1(t->scale);
-  const vi bits = vload_bits(t->lane_bit + 16 * v);
-  float *s = t->s + 16 * v;
-  for (int32_t k = b->keys; k < keys; k++) vstore(s + (int64_t)k * stride, vset1(-INFINITY));
-
-  vf part[4];
-  UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(-INFINITY);
-  for (int32_t k = 0; k < keys; k += 4) UNROLL for (int i = 0; i < 4; i++) {
-      const vf x = vload(s + (int64_t)(k + i) * stride);
-      part[i] = masked ? _mm512_mask_max_ps(part[i], members(t, b, v, k + i, bits), part[i], x) : vmax(part[i], x);
+static void weights(passage *t, int32_t keys) {
+  for (int32_t v = 0; v < t->vectors; v += VECTORS) switch (t->vectors - v) {
+      case 1: logits(1, t, keys, v); break;
+      case 2: logits(2, t, keys, v); break;
+      case 3: logits(3, t, keys, v); break;
+      default: logits(4, t, keys, v);
     }
-  const vf max = vmax(vload(t->max + 16 * v), vmax(vmax(part[0], part[1]), vmax(part[2], part[3])));
-  vstore(t->max + 16 * v, max);
+  t->executed += (uint64_t)keys * 16 * (uint64_t)t->vectors * (uint64_t)t->d_qk;
+}
 
-  vf reference = vload(t->reference + 16 * v), sum = vload(t->sum + 16 * v);
-  const __mmask16 raised = _mm512_cmp_ps_mask(max, reference, _CMP_GT_OQ) &
-                           (_mm512_cmp_ps_mask(vmul(vsub(max, reference), scale), vset1(SLACK), _CMP_GT_OQ) |
-                            _mm512_cmp_ps_mask(reference, vset1(-INFINITY), _CMP_EQ_OQ));
-  if (raised) {
-    float alpha[16];
-    const vf a = _mm512_mask_blend_ps(raised, vset1(1), vexp2(vmul(vsub(reference, max), scale)));
-    reference = _mm512_mask_mov_ps(reference, raised, max);
-    vstore(t->reference + 16 * v, reference);
-    sum = vmul(sum, a);
-    vstore(alpha, a);
-    if (t->begun) rescale(t, v, alpha);
+/* Makes the largest logits the references: scales o, and the sums as they were before this block. */
+static void raise_references(passage *t) {
+  for (int32_t v = 0; v < t->vectors; v++) {
+    const vf max = vload(t->max + 16 * v), reference = vload(t->reference + 16 * v);
+    const vf a = vexp2(vmul(vsub(reference, max), vset1(t->scale)));
+    const vf factor = _mm512_mask_mov_ps(a, no_reference(max), vset1(1));
+    float alpha[16], *o = t->o + (int64_t)v * O_TILES * TILE_FLOATS;
+    vstore(alpha, factor);
+    vstore(t->reference + 16 * v, max);
+    vstore(t->sum + 16 * v, vmul(vload(t->sum_before + 16 * v), factor));
+    for (int32_t i = 0; t->begun && i < O_TILES * 16; i++)
+      vstore(o + 16 * i, vmul(vload(o + 16 * i), vset1(alpha[i % 16])));
   }
-  /* A row that no key counts for so far: anything finite will do. */
-  const vf base = _mm512_mask_mov_ps(reference, _mm512_cmp_ps_mask(reference, vset1(-INFINITY), _CMP_EQ_OQ), vset1(0));
-
-  char *to = t->p + (int64_t)v * (t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
-  const vi upper = _mm512_set1_epi32((int)0xffff0000u), half = _mm512_set1_epi32(0x8000);
-  for (int32_t k = 0; k < keys; k += PRODUCT_KEYS, to += HALVES * TILE_BYTES) {
-    vi high[16], low[16];
-    /* Sums of a few keys each: many small numbers added to a large one would all be rounded the same way. */
-    UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(0);
-    UNROLL for (int i = 0; i < 16; i++) {
-      vi h[2], l[2];
-      UNROLL for (int j = 0; j < 2; j++) {
-        vf p = vexp2(vmul(vsub(vload(s + (int64_t)(k + 2 * i + j) * stride), base), scale));
-        if (masked) p = _mm512_maskz_mov_ps(members(t, b, v, k + 2 * i + j, bits), p);
-        part[2 * (i % 2) + j] = vadd(part[2 * (i % 2) + j], p);
-        h[j] = _mm512_and_si512(_mm512_castps_si512(p), upper);
-        l[j] = _mm512_add_epi32(_mm512_castps_si512(vsub(p, _mm512_castsi512_ps(h[j]))), half);
-      }
-      high[i] = pair(h[0], h[1]);
-      low[i] = pair(l[0], l[1]);
-      if (twin) high[i] = _mm512_mask_mov_epi32(high[i], 0xff00, low[i]);
-    }
-    sum = vadd(sum, vadd(vadd(part[0], part[1]), vadd(part[2], part[3])));
-    transpose(high, to);
-    if (!twin) transpose(low, to + TILE_BYTES);
-  }
-  vstore(t->sum + 16 * v, sum);
 }
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
@@ -507,7 +450,7 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
       TILE_PRODUCT(3, 5, 7);
       stage_pairs(2, to + 14 * 64, from + 28, d);
     }
-    fetch_ahead(t, 16);
+    fetch_ahead(t, 2);
     char *swap = stage;
     stage = other;
     other = swap;
@@ -517,10 +460,9 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
 
 /* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought
  * together. Between two products of the same sums, which wait for each other, stand three others. */
-INLINE void values_step(const int low, const char *p, const char *pairs, char *to, const uint16_t *const *from,
-                        int32_t d) {
-  UNROLL for (int half = 0; half <= low; half++) {
-    const int count = low ? 2 : 4;
+INLINE void values_step(const char *p, const char *pairs, char *to, const uint16_t *const *from, int32_t d) {
+  UNROLL for (int half = 0; half < HALVES; half++) {
+    const int count = 2;
     TILE_LOAD(4, p + half * TILE_BYTES);
     TILE_LOAD(6, pairs);
     TILE_PRODUCT(0, 4, 6);
@@ -540,7 +482,7 @@ INLINE void values_step(const int low, const char *p, const char *pairs, char *t
 }
 
 /* One vector of rows and the four tiles of chunks c and c + 1; all KV rows, 64 at a time. */
-INLINE void values_1x4(const int low, passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
+static void values_1x4(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
   const char *p = t->p + (int64_t)v * (t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
   float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
   const uint16_t *const *next = b->row;
@@ -551,9 +493,9 @@ INLINE void values_1x4(const int low, passage *t, const row_block *b, int32_t ke
   load_sums(t, o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
   for (int32_t k = 0; k < keys; k += STEP, p += 2 * HALVES * TILE_BYTES) {
     next += STEP;
-    values_step(low, p, stage, other, next, d);
-    values_step(low, p + HALVES * TILE_BYTES, stage + 4 * TILE_BYTES, other + 4 * TILE_BYTES, next + 32, d);
-    fetch_ahead(t, 128);
+    values_step(p, stage, other, next, d);
+    values_step(p + HALVES * TILE_BYTES, stage + 4 * TILE_BYTES, other + 4 * TILE_BYTES, next + 32, d);
+    fetch_ahead(t, 8);
     char *swap = stage;
     stage = other;
     other = swap;
@@ -569,32 +511,12 @@ static void values(passage *t, const row_block *b, int32_t keys) {
       values_2x2(t, b, keys, v, c + 1);
     }
     if (v == t->vectors) continue;
-    if (t->twin) values_1x4(0, t, b, keys, v, c);
-    else values_1x4(1, t, b, keys, v, c);
+    values_1x4(t, b, keys, v, c);
   }
-  t->executed += (uint64_t)keys * (uint64_t)(t->twin ? TWIN_ROWS : 16 * t->vectors) * D_V;
+  t->executed += (uint64_t)keys * 16 * (uint64_t)t->vectors * D_V;
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
-
-/* Whether no real row's logit of key k is finite: then the KV row holds NaN or Inf, or its products overflow; or no
- * row of q is finite, and it does not matter. */
-static int spoils(const passage *t, int32_t k) {
-  const float *s = t->s + (int64_t)k * 16 * t->vectors;
-  for (int32_t r = 0; r < t->rows; r++)
-    if (isfinite(s[r])) return 0;
-  return 1;
-}
-
-/* Takes KV rows that hold NaN or Inf out of the block. */
-static void leave_out_spoilt(passage *t, row_block *b) {
-  for (int32_t k = 0; k < b->keys; k++) {
-    if (!spoils(t, k)) continue;
-    t->spoilt |= (uint64_t)b->member[k][1] << 32 | b->member[k][0];
-    b->member[k][0] = b->member[k][1] = 0;
-    b->row[k] = zero_row;
-  }
-}
 
 /* The block's KV rows; `count` of those at `ahead` come next. */
 static void compute(passage *t, const int32_t *ahead, int64_t count) {
@@ -605,14 +527,12 @@ static void compute(passage *t, const int32_t *ahead, int64_t count) {
   for (int32_t k = b->keys; k < keys + STEP; k++) b->row[k] = zero_row;
   t->ahead = ahead;
   t->ahead_count = count;
-  t->ahead_offset = 0;
-  logits(t, b, keys);
-  if (t->masked) leave_out_spoilt(t, b);
-  for (int32_t v = 0; v < t->vectors; v++) {
-    if (t->masked && t->twin) softmax(1, 1, t, b, keys, v);
-    else if (t->masked) softmax(1, 0, t, b, keys, v);
-    else if (t->twin) softmax(0, 1, t, b, keys, v);
-    else softmax(0, 0, t, b, keys, v);
+  t->late = 0;
+  memcpy(t->sum_before, t->sum, (size_t)t->vectors * 64);
+  weights(t, keys);
+  if (t->late) {
+    raise_references(t);
+    weights(t, keys);
   }
   values(t, b, keys);
   t->begun = 1;
@@ -637,11 +557,7 @@ static void store_row(const passage *t, int32_t r, float factor, uint16_t *out) 
   const vi order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
   for (int32_t c = 0; c < D_V; c += CHUNK, o += 2 * TILE_FLOATS) {
     vf x[2];
-    UNROLL for (int i = 0; i < 2; i++) {
-      x[i] = vload(o + i * TILE_FLOATS);
-      if (t->twin) x[i] = vadd(x[i], vload(o + i * TILE_FLOATS + 16 * TWIN_ROWS));
-      x[i] = vmul(x[i], f);
-    }
+    UNROLL for (int i = 0; i < 2; i++) x[i] = vmul(vload(o + i * TILE_FLOATS), f);
     const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(vround_bf16(x[0]), 16));
     const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(vround_bf16(x[1]), 16));
     const vi both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
@@ -651,30 +567,26 @@ static void store_row(const passage *t, int32_t r, float factor, uint16_t *out) 
 
 /* Row r is head h of query s; keys: whether it has any. */
 static void finish_row(const passage *t, const fh_call *call, int32_t r, int64_t s, int32_t h, int keys) {
-  uint16_t *out = (uint16_t *)call->out + s * call->out_stride_s + h * call->out_stride_h;
-  const double reference = (double)t->reference[r] * (double)call->sm_scale, sum = (double)t->sum[r];
-  if (keys) {
-    const double sink = call->attn_sink ? exp((double)call->attn_sink[h] - reference) : 0;
-    store_row(t, r, (float)(1 / (sum + sink)), out);
-  } else {
-    memset(out, 0, D_V * sizeof *out);
-  }
-  if (call->lse) call->lse[s * call->lse_stride + h] = keys ? (float)(reference + log(sum)) : INFINITY;
-  if (call->max_logits)
-    call->max_logits[s * call->max_logits_stride + h] = (float)((double)t->max[r] * (double)call->sm_scale);
+  const double reference = (double)t->reference[r], sum = (double)t->sum[r];
+  const float factor = finish_sums(call, s, h, keys, (double)t->max[r], reference, sum);
+  if (keys) store_row(t, r, factor, out_row(call, s, h));
+  else memset(out_row(call, s, h), 0, D_V * sizeof(uint16_t));
 }
 
 /* ---- One query --------------------------------------------------------------------------------------------------- */
 
-uint64_t fhk_amx_query_bytes(const fh_call *call, int32_t rows) { return layout_of(call->d_qk, rows).total; }
+/* With few rows both kernels need room, one after the other. */
+static uint64_t bytes_for(const fh_call *call, int32_t rows) {
+  const uint64_t bytes = layout_of(call->d_qk, rows).total, few = fhk_few_bytes(call);
+  return bytes > few ? bytes : few;
+}
+
+uint64_t fhk_amx_query_bytes(const fh_call *call, int32_t rows) { return bytes_for(call, rows); }
 
 static passage *start_query(const fh_call *call, int32_t rows, int64_t s, void *memory) {
   passage *t = make_passage(call, rows, memory);
   const uint16_t *q[MOST_ROWS] = {NULL};
-  for (int32_t h = 0; h < call->h_q; h++) {
-    q[h] = call->q + s * call->q_stride_s + h * call->q_stride_h;
-    if (t->twin) q[h + TWIN_ROWS] = q[h];
-  }
+  for (int32_t h = 0; h < call->h_q; h++) q[h] = call->q + s * call->q_stride_s + h * call->q_stride_h;
   pack_q(t, q);
   return t;
 }
@@ -684,9 +596,20 @@ static uint64_t finish_query(passage *t, const fh_call *call, int64_t s, int64_t
   return 2 * t->executed;
 }
 
+static uint64_t few_executed(const fh_call *call, int64_t keys) {
+  return 2 * (uint64_t)keys * FEW_ROWS * (uint64_t)(call->d_qk + D_V);
+}
+
 uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t then, void *memory, int64_t *keys) {
   const int32_t *list = fhk_list(call, s), *next = then < call->s_q ? fhk_list(call, then) : NULL;
   const int64_t length = fhk_list_length(call, s), next_count = next ? fhk_list_length(call, then) : 0;
+  uint64_t executed = 0;
+  if (rows <= FEW_ROWS) {
+    const int32_t done = fhk_few_query(call, s, memory, keys);
+    executed = few_executed(call, *keys);
+    if (done) return executed;
+    *keys = 0;
+  }
   passage *t = start_query(call, rows, s, memory);
   tiles_begin();
   for (int64_t j = 0; j < length; j++) {
@@ -696,7 +619,7 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t the
       compute(t, list + j + 1, fhk_clamp(length - j - 1, 0, t->window));
   }
   compute(t, next, next_count);
-  const uint64_t executed = finish_query(t, call, s, *keys);
+  executed += finish_query(t, call, s, *keys);
   tiles_end();
   return executed;
 }
@@ -705,7 +628,7 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t the
 
 /* A group may be shorter than others, and one vector of rows takes longer blocks than several. */
 uint64_t fhk_amx_group_bytes(const fh_call *call, int32_t group) {
-  const uint64_t full = layout_of(call->d_qk, call->h_q * group).total, least = layout_of(call->d_qk, 1).total;
+  const uint64_t full = bytes_for(call, call->h_q * group), least = bytes_for(call, 1);
   return full > least ? full : least;
 }
 
@@ -729,17 +652,18 @@ static passage *start_group(const fh_call *call, const fhk_group *g, void *memor
   const uint16_t *q[MOST_ROWS] = {NULL};
   t->masked = 1;
   for (int32_t r = 0; r < 16 * t->vectors; r++) {
-    const int32_t row = t->twin ? r % TWIN_ROWS : r, i = row / call->h_q;
-    t->lane_bit[r] = row < rows ? (uint32_t)1 << i % 32 : 0;
+    const int32_t i = r / call->h_q;
+    t->lane_bit[r] = r < rows ? (uint32_t)1 << i % 32 : 0;
     if (r % 16 == 0)
       t->lane_half[r / 16] = i / 32; /* of the whole vector: only with one head are there queries past 32 */
-    if (row < rows) q[r] = call->q + (g->first + i) * call->q_stride_s + row % call->h_q * call->q_stride_h;
+    if (r < rows) q[r] = call->q + (g->first + i) * call->q_stride_s + r % call->h_q * call->q_stride_h;
   }
   pack_q(t, q);
   return t;
 }
 
-uint64_t fhk_amx_group(const fh_call *call, const fhk_group *g, void *memory) {
+/* All rows of the group at once. Returns the FLOPs, and the queries that have to be computed alone. */
+static uint64_t whole_group(const fh_call *call, const fhk_group *g, void *memory, uint64_t *again) {
   uint64_t listing = 0; /* queries that have a key */
   passage *t = start_group(call, g, memory);
   tiles_begin();
@@ -754,8 +678,23 @@ uint64_t fhk_amx_group(const fh_call *call, const fhk_group *g, void *memory) {
     const int32_t i = r / call->h_q;
     finish_row(t, call, r, g->first + i, r % call->h_q, listing >> i & 1);
   }
-  uint64_t executed = 2 * t->executed;
-  const uint64_t again = t->spoilt; /* t's memory is the next one's too */
+  *again = t->spoilt;
+  tiles_end();
+  return 2 * t->executed;
+}
+
+static uint64_t few_of_group(const fh_call *call, const fhk_group *g, void *memory, uint64_t *again) {
+  int64_t keys = 0;
+  *again = fhk_few_group(call, g, memory, &keys) ? 0 : g->everyone;
+  return few_executed(call, keys);
+}
+
+uint64_t fhk_amx_group(const fh_call *call, const fhk_group *g, void *memory) {
+  uint64_t again;
+  uint64_t executed =
+      g->queries * call->h_q <= FEW_ROWS ? few_of_group(call, g, memory, &again) : whole_group(call, g, memory, &again);
+  if (!again) return executed;
+  tiles_begin();
   for (int32_t i = 0; i < g->queries; i++)
     if (again >> i & 1) executed += one_of_group(call, g, i, memory);
   tiles_end();

@@ -437,6 +437,24 @@ static void long_lists(fhk_cpu *cpu, int32_t h_q) {
   }
 }
 
+/* Logits that rise from key to key: each list's largest logit comes last, far above the first ones, in every block. */
+static void rising_logits(fhk_cpu *cpu, int32_t h_q) {
+  attention a = make_attention(3, 1400, h_q, 512, 1400, 0, 71);
+  for (int64_t i = 0; i < a.q_elements; i += 512) a.q[i] = fh_bf16(8);
+  for (int64_t t = 0; t < 1400; t++) a.kv[t * 512] = fh_bf16((float)t / 8);
+  for (int64_t s = 0; s < 3; s++)
+    for (int32_t j = 0; j < 1400; j++) a.indices[s * 1400 + j] = s == 2 ? 1399 - j : j;
+  result want = reference_result(&a, cpu);
+  for (int32_t path = FH_PADDED; path <= FH_PACKED; path++) {
+    run_path(&a, cpu, path);
+    result got = take_result(&a);
+    check_result(&a, &got, &want, text_of("rising logits, path %d, h_q %d", (int)path, (int)h_q));
+    free_result(&got);
+  }
+  free_result(&want);
+  free_attention(&a);
+}
+
 /* A row's bits are those it has alone, whatever the number of rows and whatever the others list. */
 static void row_invariant(fhk_cpu *cpu, int32_t h_q) {
   enum { ROWS = 7 };
@@ -523,6 +541,9 @@ int main(void) {
       static const int32_t heads[] = {3, 16, 20, 64, 128};
       for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) long_lists(cpu, heads[h]);
       overflow_in_a_group(cpu);
+      rising_logits(cpu, 2);
+      rising_logits(cpu, 8);
+      rising_logits(cpu, 20);
     }
     fhk_cpu_destroy(cpu);
   }
