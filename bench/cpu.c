@@ -6,6 +6,10 @@
  * round; the median stands beside it. The index lists are those of the last s_q rows of an 8192-token prompt: a window
  * of 128 rows and 512 picks among the compressed rows (ratio 4) that the row can see, drawn afresh for every row
  * (`csa`) or 90 % kept from row to row (`local`).
+ *
+ * With AMX the limits are measured in the same run (limits.h), and what the README asks for is compared with what
+ * was measured. Where PyTorch is installed (FEWHEAD_TORCH_ENV, ~/.cache/fewhead/torch), its bf16 matrix products of the
+ * same sizes stand beside.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,6 +24,7 @@
 #include <unistd.h>
 
 #include "fewhead.h"
+#include "limits.h"
 
 enum { PROMPT = 8192, RATIO = 4, WINDOW = 128, PICKS = 512, POOL = PROMPT / RATIO };
 enum { GEMM = 512, CHECKED_ROWS = 32 };
@@ -403,6 +408,78 @@ static const char *isa_name(int32_t isa) {
   return names[isa];
 }
 
+/* ---- Limits, and what is wanted */
+#if defined(__x86_64__)
+typedef struct limits {
+  double gflops;    /* of tile products, all threads */
+  double fetch_ms;  /* to load the KV rows that the lists name, query by query */
+  double random_ms; /* to load as many rows picked at random from all of KV */
+} limits;
+
+static limits measure_limits(const problem *p, int32_t threads) {
+  fhk_cpu *cpu = fhk_cpu_create(threads, FH_ISA_GENERIC);
+  if (!cpu) fail("fhk_cpu_create");
+  fh_call call = p->call;
+  const int64_t entries = call.s_q * call.topk;
+  int32_t *random = must_alloc((uint64_t)entries * sizeof *random);
+  for (int64_t i = 0; i < entries; i++) random[i] = (int32_t)random_below((uint32_t)call.s_kv);
+  limits l = {tile_gflops(cpu), fetch_ms(cpu, &call), 0};
+  call.indices = random;
+  call.topk_length = NULL;
+  l.random_ms = fetch_ms(cpu, &call);
+  free(random);
+  fhk_cpu_destroy(cpu);
+  return l;
+}
+
+static void show_want(const char *what, double got, const char *order, double want) {
+  const int holds = *order == '<' ? got <= want : got >= want;
+  say("| %s | %.2f | %s %.2f | %s |\n", what, got, order, want, holds ? "yes" : "no");
+}
+
+/* best[case][path]: ms of the first table. The figures wanted are those of 2 threads of an Emerald Rapids server. */
+static void show_limits(const limits *l, arm best[][3]) {
+  enum { CSA = 0, LOCAL = 1 };
+  say("\nLimits on all threads, csa, s_q 2048: tile products with random operands %.0f GFLOP/s; loading the listed KV "
+      "rows, query by query: %.1f ms; as many rows picked at random from all of KV: %.1f ms.\n",
+      l->gflops, l->fetch_ms, l->random_ms);
+  static const char *const paths[] = {"padded", "gather", "packed"};
+  say("\n| s_q 2048 | executed / tile products |\n|---|---|\n");
+  for (int c = CSA; c <= LOCAL; c++)
+    for (int i = 0; i < 3; i++)
+      say("| %s, %s | %.2f |\n", c == CSA ? "csa" : "local", paths[i],
+          (double)best[c][i].work.executed_flops / best[c][i].best_ms * 1e-6 / l->gflops);
+  say("\n| wanted on 2 threads, s_q 2048 | measured | wanted | holds |\n|---|---|---|---|\n");
+  show_want("padded, csa, ms", best[CSA][0].best_ms, "<=", 110);
+  show_want("gather, csa / loading as many rows at random", best[CSA][1].best_ms / l->random_ms, "<=", 1.15);
+  show_want("gather, csa / loading its rows in order", best[CSA][1].best_ms / l->fetch_ms, "<=", 1.15);
+  show_want("packed, local, ms", best[LOCAL][2].best_ms, "<=", 20);
+  show_want("packed, csa, ms", best[CSA][2].best_ms, "<=", 35);
+  show_want("gather / packed, local", best[LOCAL][1].best_ms / best[LOCAL][2].best_ms, ">=", 2);
+}
+#endif
+
+/* PyTorch's bf16 matrix products, a measuring aid that may be missing. */
+static void show_torch(int32_t threads) {
+  char command[1200], line[512];
+  const char *env = getenv("FEWHEAD_TORCH_ENV"), *home = getenv("HOME");
+  snprintf(command, sizeof command, "%s%s/bin/python",
+           env    ? env
+           : home ? home
+                  : "",
+           env ? "" : "/.cache/fewhead/torch");
+  if (access(command, X_OK)) {
+    say("\nPyTorch is not installed (make torch-env): no comparison with oneDNN.\n");
+    return;
+  }
+  const size_t used = strlen(command);
+  snprintf(command + used, sizeof command - used, " bench/torch_cpu.py --products --threads %d", (int)threads);
+  FILE *out = popen(command, "r");
+  say("\n");
+  while (out && fgets(line, sizeof line, out)) say("%s", line);
+  if (!out || pclose(out)) say("bench/torch_cpu.py failed: no comparison with oneDNN.\n");
+}
+
 int main(int argc, char **argv) {
   fh_device *device = open_cpu(FH_ISA_BEST);
   fh_device_info info = {.struct_size = sizeof info};
@@ -444,17 +521,26 @@ int main(int argc, char **argv) {
     int64_t s_q;
   } cases[] = {
       {"csa, s_q 2048", 0, 2048}, {"local, s_q 2048", 0.9, 2048}, {"csa, s_q 64", 0, 64}, {"local, s_q 64", 0.9, 64}};
-  double plan_ms[4];
+  arm arms[4][3];
+#if defined(__x86_64__)
+  limits of_csa = {0, 0, 0};
+#endif
   for (int i = 0; i < 4; i++) {
     problem p = make_problem(device, cases[i].s_q, 8, 512, cases[i].keep);
-    arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
-    time_arms(device, &p, arms, 3);
-    show_arms(cases[i].name, isa_name(info.isa), arms, 3, best.gflops);
-    plan_ms[i] = arms[2].plan_ms;
+    for (int path = FH_PADDED; path <= FH_PACKED; path++) arms[i][path - FH_PADDED] = (arm){.path = path};
+    time_arms(device, &p, arms[i], 3);
+    show_arms(cases[i].name, isa_name(info.isa), arms[i], 3, best.gflops);
+#if defined(__x86_64__)
+    if (i == 0 && info.isa == FH_ISA_AMX) of_csa = measure_limits(&p, info.threads);
+#endif
     free_problem(&p);
   }
-  say("\nplan, ms: csa 2048 %.2f, local 2048 %.2f, csa 64 %.2f, local 64 %.2f\n", plan_ms[0], plan_ms[1], plan_ms[2],
-      plan_ms[3]);
+  say("\nplan, ms: csa 2048 %.2f, local 2048 %.2f, csa 64 %.2f, local 64 %.2f\n", arms[0][2].plan_ms,
+      arms[1][2].plan_ms, arms[2][2].plan_ms, arms[3][2].plan_ms);
+#if defined(__x86_64__)
+  if (info.isa == FH_ISA_AMX) show_limits(&of_csa, arms);
+#endif
+  show_torch(info.threads);
 
   start_table("Head counts and d_qk 576; local, s_q 128", &best, best_core, info.threads);
   static const struct {
@@ -465,9 +551,9 @@ int main(int argc, char **argv) {
     char name[64];
     snprintf(name, sizeof name, "h_q %d, d_qk %d", (int)shapes[i].h_q, (int)shapes[i].d_qk);
     problem p = make_problem(device, 128, shapes[i].h_q, shapes[i].d_qk, 0.9);
-    arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
-    time_arms(device, &p, arms, 3);
-    show_arms(name, isa_name(info.isa), arms, 3, best.gflops);
+    arm of_shape[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
+    time_arms(device, &p, of_shape, 3);
+    show_arms(name, isa_name(info.isa), of_shape, 3, best.gflops);
     free_problem(&p);
   }
   fh_device_close(&device);
@@ -477,9 +563,9 @@ int main(int argc, char **argv) {
     const fh_device_options options = {.struct_size = sizeof options, .isa = isa};
     if (fh_device_open("cpu", &options, &device)) continue; /* not on this CPU */
     problem p = make_problem(device, 128, 8, 512, 0.9);
-    arm arms[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
-    time_arms(device, &p, arms, 3);
-    show_arms("h_q 8", isa_name(isa), arms, 3, best.gflops);
+    arm of_isa[] = {{.path = FH_PADDED}, {.path = FH_GATHER}, {.path = FH_PACKED}};
+    time_arms(device, &p, of_isa, 3);
+    show_arms("h_q 8", isa_name(isa), of_isa, 3, best.gflops);
     free_problem(&p);
     fh_device_close(&device);
   }

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/amx_tiles.h"
-#include "cpu/cpu.h"
+#include "limits.h"
 
 enum { STEPS = 20000, TRIES = 30 };
 
@@ -32,6 +31,13 @@ enum { STEPS = 20000, TRIES = 30 };
 
 /* Tile products, of registers and with operands from the first-level cache: two loads of 1 KiB for two products. */
 static char operands[16 * TILE_BYTES] __attribute__((aligned(4096)));
+static void load_operands(void) {
+  fill_operands(operands, sizeof operands);
+  TILE_LOAD(4, operands);
+  TILE_LOAD(5, operands + TILE_BYTES);
+  TILE_LOAD(6, operands + 2 * TILE_BYTES);
+  TILE_LOAD(7, operands + 3 * TILE_BYTES);
+}
 static void tiles_of_registers(void) {
   for (int i = 0; i < STEPS; i++) {
     for (int j = 0; j < 6; j++) {
@@ -135,8 +141,9 @@ int main(void) {
   if (isa >= FH_ISA_AVX512_BF16) show("vdpbf16ps zmm", dot512, 64);
   if (isa >= FH_ISA_AMX) {
     tiles_begin();
-    show("tdpbf16ps, registers", tiles_of_registers, 2 * 16 * 16 * 32);
-    show("tdpbf16ps, operands from the first-level cache", tiles_of_cache, 2 * 16 * 16 * 32);
+    load_operands();
+    show("tdpbf16ps, registers", tiles_of_registers, PRODUCT_FLOPS);
+    show("tdpbf16ps, operands from the first-level cache", tiles_of_cache, PRODUCT_FLOPS);
     tiles_end();
   }
   if (isa >= FH_ISA_AVX512) {

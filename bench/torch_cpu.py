@@ -8,6 +8,7 @@ rows, drawn afresh for every row (csa). Formulations, each in fp32 and bf16:
   dense   all KV rows, a mask that adds -inf where a row is not listed, scaled_dot_product_attention
 
 Each time comes with the distance from the same computation in fp64. Usage: torch_cpu.py [--threads N] [--s-q 2048,64]
+With --products: only the bf16 matrix products that padded attention is made of, batched, and a large square one.
 """
 import argparse
 import statistics
@@ -61,15 +62,29 @@ def timed(run, seconds):
     return min(times) * 1e3, statistics.median(times) * 1e3, len(times)
 
 
+def products(generator):
+    """GFLOP/s of torch.matmul in bf16, which oneDNN computes: best of a second each."""
+    shapes = [("logits of 64 rows and 640 keys", 64, 64, 512, 640), ("their values", 64, 64, 640, 512), ("square", 1, 2048, 2048, 2048)]
+    done = []
+    for name, batch, m, k, n in shapes:
+        a, b = (torch.randn(batch, x, y, generator=generator).bfloat16() for x, y in ((m, k), (k, n)))
+        best = timed(lambda a=a, b=b: torch.matmul(a, b), 1)[0]
+        done.append(f"{name}, {batch} x [{m} x {k}] [{k} x {n}]: {2e-6 * batch * m * k * n / best:.0f} GFLOP/s")
+    print(f"PyTorch {torch.__version__} (oneDNN {torch.backends.mkldnn.is_available()}), {torch.get_num_threads()} threads, bf16 matrix products: {'; '.join(done)}.")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--s-q", default="2048,64")
     parser.add_argument("--seconds", type=float, default=2.0, help="time spent on each formulation")
+    parser.add_argument("--products", action="store_true", help="only bf16 matrix products")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     generator = torch.Generator().manual_seed(1)
+    if args.products:
+        return products(generator)
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
     a, b = (torch.randn(512, 512, generator=generator) for _ in range(2))
     best = timed(lambda: a @ b.T, 0.5)[0]
