@@ -86,7 +86,7 @@ X86 := $(filter x86_64 amd64,$(shell uname -m))
 amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-bf16)
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test test-kill test-slurm robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test test-kill test-slurm robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-api lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # Builds in a make of its own. It uses every CPU unless the caller gave a -j, since one file after another takes minutes with CUDA. It
 # also reads this file again: setup may have installed the compiler just now.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -193,7 +193,7 @@ help:
 	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
 	@echo 'make bench-gpu  parity of every path on a GPU, then kernels.* and packed.* in results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
 	@echo 'make build/kernels  the kernels alone with their own checks and times, on a machine with a GPU: build/kernels check'
-	@echo 'make docs       write the tables in README, docs/, results/ and kernels/ anew from the records'
+	@echo 'make docs       write the tables in README, docs/, results/ and kernels/ anew from the records; build/api.md: the Lua reference'
 	@echo 'make lint       checks of the sources: $(LINT)'
 	@echo 'make format     lay out the C and CUDA sources; make lint-format only checks'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
@@ -274,7 +274,7 @@ repl:
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs all of them. Compiler warnings are errors in every build.
 C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(CTEST_SOURCES) $(filter-out spec/c/test_%.c,$(wildcard spec/c/*.c)) $(wildcard bench/*.c)
 
-LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-exports lint-format
+LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-api lint-exports lint-format
 lint: $(LINT)
 list-lint:
 	@printf '%s\n' $(LINT)
@@ -306,11 +306,17 @@ lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
 	shellcheck -x fewhead tools/*.sh .ci/run engines/python/*.sh
 
-# The tables in README.md, docs/ and the READMEs in results/ and kernels/ are made from the records in results/.
+# The tables in README.md, docs/ and the READMEs in results/ and kernels/ are made from the records in results/; the reference of the
+# Lua modules, build/api.md, from their docstrings.
 docs:
 	@tools/setup.sh run
 	$(build_now)
 	luajit tools/docs.lua
+	luajit tools/api.lua $(BUILD)/api.md
+lint-api:
+	@tools/setup.sh run
+	$(build_now)
+	luajit tools/lint_api.lua
 lint-docs:
 	@tools/setup.sh run
 	$(build_now)

@@ -5,7 +5,7 @@
 --   ./fewhead run experiments/overlap.lua --indices layer7.npy --cu-seqlens-q 0,1024,8192 --shared 4
 --   ./fewhead run experiments/overlap.lua --pattern local --keep 0.8 --ratio 1       drawn lists, to try it
 --
--- Answer for drawn lists on an H200, 8 heads, 8192 rows: packed is 3.76 (csa) and 5.01 (local) times as fast as padded at ratio 4.
+-- Answer for drawn lists on an H200, 8 heads, 8192 rows: packed is 3.76 (csa) and 5.01 (local) times padded at ratio 4.
 local fh = require "fewhead"
 
 local opt = fh.options {

@@ -21,7 +21,9 @@
  * Rules for every function
  *  - A function that can fail returns an fh_status: FH_OK (0) or one of the pinned codes below. On failure, fh_error()
  *    returns one line that names the argument, what was given and what was wanted; nothing that the caller owns has
- *    changed. The library never prints, aborts or exits.
+ *    changed. The library never prints, aborts or exits. Every such function returns FH_ERR_ARGUMENT for a NULL where a
+ *    pointer is needed, FH_ERR_VERSION for a struct_size that it does not know, and FH_ERR_DEVICE for an error of the
+ *    device. The comment of a function names the other codes.
  *  - A struct passed by pointer starts with its own size, `struct_size`, set by the caller (sizeof) or by the _init
  *    function. The library accepts an older, smaller struct: the fields it lacks take their defaults. The library
  *    refuses a larger struct. From 0.2 on a struct grows at its end only.
@@ -215,9 +217,9 @@ typedef struct fh_call {
   fh_counters *counters; /* host memory that the call adds to, or NULL */
 } fh_call;
 
-/* Fills the struct of struct_size bytes, sizeof(fh_call): the sizes, contiguous strides for all arrays (q and out with
- * h_q heads a row), sm_scale = d_qk^-0.5, d_v = 512, path FH_AUTO, out_dtype FH_BF16, and 0 or NULL for the rest. The
- * caller sets the pointers. The sizes are not checked here. */
+/* Fills the struct of struct_size bytes, which must be sizeof(fh_call): the sizes, contiguous strides for all arrays (q
+ * and out with h_q heads a row), sm_scale = d_qk^-0.5, d_v = 512, path FH_AUTO, out_dtype FH_BF16, and 0 or NULL for
+ * the rest. The caller sets the pointers. The sizes are not checked here. */
 fh_status fh_call_init(fh_call *call, uint64_t struct_size, int64_t s_q, int64_t s_kv, int32_t h_q, int32_t d_qk,
                        int64_t topk);
 
@@ -232,13 +234,15 @@ fh_status fh_call_init(fh_call *call, uint64_t struct_size, int64_t s_q, int64_t
 fh_status fh_call_check(fh_device *device, const fh_call *call);
 
 /* Runs the call. Allocates nothing, prints nothing; on CUDA it only enqueues work on the stream and may be captured in
- * a graph. A call with s_q = 0 does nothing and succeeds. */
+ * a graph. A call with s_q = 0 does nothing and succeeds. Fails as fh_call_check does; FH_ERR_WORKSPACE if the
+ * workspace is smaller than fh_workspace_bytes says. */
 fh_status fh_sparse_fwd(fh_device *device, const fh_call *call);
 
 /* ---- Workspace and counters -------------------------------------------------------------------------------------- */
 
 /* Sets *bytes to the workspace that the call needs. The number depends on path, sizes, device, costs and whether a plan
- * is given, never on data. The other pointers of the call may still be NULL. */
+ * is given, never on data. The other pointers of the call may still be NULL. Fails as fh_call_check does for sizes,
+ * path and costs. */
 fh_status fh_workspace_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
 /*
@@ -314,12 +318,14 @@ struct fh_plan {
   int32_t *packed_from; /* [1] groups at the start of order that FH_AUTO does not pack */
 };
 
-/* Sets *bytes to the memory that fh_plan_build needs for this call: the arrays above and its scratch. */
+/* Sets *bytes to the memory that fh_plan_build needs for this call: the arrays above and its scratch. FH_ERR_SHAPE for
+ * a size out of range, FH_ERR_UNSUPPORTED for a call that has no plan. */
 fh_status fh_plan_bytes(fh_device *device, const fh_call *call, uint64_t *bytes);
 
 /* Builds a plan from the call's indices, topk_length, cu_seqlens_q, sizes, group, stream, path and costs. memory is
  * 64-byte aligned; the caller keeps it as long as the plan is used. Nothing else is allocated. plan->struct_size must
- * be set. */
+ * be set. Fails as fh_plan_bytes does; FH_ERR_WORKSPACE if memory is missing or too small, FH_ERR_ALIGNMENT, and
+ * FH_ERR_OVERLAP if it shares memory with an array of the call. */
 fh_status fh_plan_build(fh_device *device, const fh_call *call, void *memory, uint64_t memory_bytes, fh_plan *plan);
 
 /* ---- Cost model: which path is expected to be fastest ------------------------------------------------------------ */
@@ -384,7 +390,7 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
  * Example: an H200, 8 heads, s_q 1024, full lists of 640: padded 141 us, gather R = 92.3 us, packed at best K = 25.4
  * us, plan P = 13.8 us. R - K - P = 53.2 >= 2 * P = 27.5, and R + 2 * P = 119.8 <= 1.02 * padded = 143.5: FH_AUTO
  * builds the plan.
- * On CUDA every list counts as full. row_invariant 1: *packs is 0. A pure function.
+ * On CUDA every list counts as full. row_invariant 1: *packs is 0. A pure function. Fails as fh_costs_choose does.
  */
 fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned,
                          int32_t *packs);
@@ -397,13 +403,13 @@ fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row
  *     saves 53.2 us at most, and has to save 27.5 us. Costs: measured on NVIDIA H200
  * The line is cut to `bytes`, its final 0 included. Only sizes, costs, plan and lists of the call are read; lists count
  * as full if indices is NULL, and on CUDA. If the call asks for another path, the line names it and explains FH_AUTO
- * all the same. */
+ * all the same. Fails as fh_workspace_bytes does. */
 fh_status fh_explain(fh_device *device, const fh_call *call, char *text, uint64_t bytes);
 
 /* Sets *costs to the device's built-in costs, measured on one machine or scaled from it (fh_explain says which): good
  * for choosing, not for predicting. On CUDA the costs are for 8 heads and many rows. If a call brings no costs, FH_AUTO
  * takes the costs of the call's own heads and number of rows: the last wave of the device takes as long as the others,
- * and few rows share it. */
+ * and few rows share it. costs->struct_size must be set. */
 fh_status fh_costs_default(const fh_device *device, fh_costs *costs);
 
 /* ---- What there is: paths, devices, version ---------------------------------------------------------------------- */
@@ -457,7 +463,8 @@ fh_status fh_device_get_info(const fh_device *device, fh_device_info *info);
  * CUDA in the library, which fh_device_open tells apart; 0 if kind is not an fh_device_kind. */
 int32_t fh_device_count(int32_t kind);
 
-/* Waits until the device has done everything it was given, on every stream. A CPU device is always done. */
+/* Waits until the device has done everything it was given, on every stream. A CPU device is always done.
+ * FH_ERR_DEVICE for an error of earlier work. */
 fh_status fh_device_synchronize(fh_device *device);
 
 enum { FH_VERSION = 200 }; /* major * 10000 + minor * 100 + patch: 0.2.0 */
@@ -486,7 +493,7 @@ typedef struct fh_gate {
 
 enum { FH_GATE_MIN_SQ = 2048 }; /* the published default */
 
-/* Fills the struct of struct_size bytes, sizeof(fh_gate): enabled = 1, min_sq = FH_GATE_MIN_SQ. */
+/* Fills the struct of struct_size bytes, which must be sizeof(fh_gate): enabled = 1, min_sq = FH_GATE_MIN_SQ. */
 fh_status fh_gate_init(fh_gate *gate, uint64_t struct_size);
 
 /* Reads the two settings as vLLM spells them (VLLM_DSV41_FEWHEAD_PREFILL: 1/0, true/false, yes/no, on/off in any case;
@@ -496,7 +503,7 @@ fh_status fh_gate_init(fh_gate *gate, uint64_t struct_size);
  * warning (may be NULL) gets "" when there is nothing to warn of, and is cut to warning_bytes. */
 fh_status fh_gate_parse(const char *prefill, const char *min_sq, fh_gate *gate, char *warning, uint64_t warning_bytes);
 
-/* fh_gate_parse on the process environment. */
+/* fh_gate_parse on the process environment; returns what that returns. */
 fh_status fh_gate_from_env(fh_gate *gate, char *warning, uint64_t warning_bytes);
 
 /*
@@ -542,14 +549,18 @@ void fh_stream_destroy(fh_device *device, void **stream);
 typedef struct fh_graph fh_graph;
 
 /* From here to fh_graph_end, calls on this stream (NULL: the device's own) are recorded and do not run. Their memory is
- * borrowed as long as the graph exists. Nothing may move memory on a stream that records, or wait for it. */
+ * borrowed as long as the graph exists. Nothing may move memory on a stream that records, or wait for it.
+ * FH_ERR_UNSUPPORTED on a CPU, FH_ERR_DEVICE if the stream records already. */
 fh_status fh_graph_begin(fh_device *device, void *stream);
 
-/* Stops recording and makes the graph, which the caller owns. */
+/* Stops recording and makes the graph, which the caller owns. FH_ERR_MEMORY; FH_ERR_DEVICE if the stream did not record
+ * or what it recorded makes no graph. */
 fh_status fh_graph_end(fh_device *device, void *stream, fh_graph **graph);
 
-/* Runs all of the graph, in order, on a stream of its device. */
+/* Runs all of the graph, in order, on a stream of its device. FH_ERR_DEVICE if the launch fails. */
 fh_status fh_graph_launch(fh_graph *graph, void *stream);
+
+/* Frees the graph and sets the handle to NULL. */
 void fh_graph_free(fh_graph **graph);
 
 /* Returns monotonic host time in nanoseconds. */
@@ -570,11 +581,12 @@ void fh_timer_free(fh_timer **timer);
 
 typedef struct fh_buffer fh_buffer;
 
-/* Allocates `bytes` (0 is allowed) on the device, aligned to 256 bytes, contents undefined. Owned by the caller. */
+/* Allocates `bytes` (0 is allowed) on the device, aligned to 256 bytes, contents undefined. Owned by the caller.
+ * FH_ERR_MEMORY if there is no such memory. */
 fh_status fh_buffer_alloc(fh_device *device, uint64_t bytes, fh_buffer **buffer);
 
-/* The same in the host memory that the device copies to and from fastest: pinned on CUDA, plain on a CPU.
- * fh_buffer_data returns an address that host and device may use. */
+/* The same, and the same errors, in the host memory that the device copies to and from fastest: pinned on CUDA, plain
+ * on a CPU. fh_buffer_data returns an address that host and device may use. */
 fh_status fh_buffer_alloc_host(fh_device *device, uint64_t bytes, fh_buffer **buffer);
 
 /* Wraps memory that the caller keeps alive and frees. base may be NULL only if bytes is 0. On CUDA the memory must be
@@ -591,15 +603,15 @@ void *fh_buffer_data(const fh_buffer *buffer);
 uint64_t fh_buffer_bytes(const fh_buffer *buffer);
 
 /* Copies host memory in, or device memory out, `bytes` from `offset`; ordered after the device's earlier work, done on
- * return. */
+ * return. FH_ERR_SHAPE if the bytes do not lie in the buffer. */
 fh_status fh_buffer_write(fh_buffer *buffer, uint64_t offset, const void *src, uint64_t bytes);
 fh_status fh_buffer_read(const fh_buffer *buffer, uint64_t offset, void *dst, uint64_t bytes);
 
-/* Sets every byte to `value` (0 .. 255). */
+/* Sets every byte to `value`, 0 .. 255: FH_ERR_ARGUMENT for any other. */
 fh_status fh_buffer_fill(fh_buffer *buffer, int32_t value);
 
 /* Pushes the buffer out of the device's caches, so that the next run finds it cold. On CUDA everything else leaves the
- * caches too. */
+ * caches too. Fails on an error of the device alone. */
 fh_status fh_buffer_evict(fh_buffer *buffer);
 
 /* ---- Views ------------------------------------------------------------------------------------------------------- */
@@ -629,9 +641,11 @@ fh_status fh_view_create(fh_buffer *buffer, int32_t dtype, int32_t rank, const i
                          int64_t offset, fh_view **view);
 
 /* Makes a view of the elements first, first + step, .. (count elements) of dimension dim, counted from 0. step may
- * be negative, not 0. Slice and view share memory. */
+ * be negative, not 0. Slice and view share memory. FH_ERR_SHAPE if dim is no dimension or an element lies outside of
+ * it, FH_ERR_ARGUMENT for a step of 0, FH_ERR_STRIDE if a stride or offset leaves 64 bits. */
 fh_status fh_view_slice(const fh_view *view, int32_t dim, int64_t first, int64_t count, int64_t step, fh_view **slice);
 
+/* Frees the view and sets the handle to NULL. Its buffer and other views of it stay. */
 void fh_view_free(fh_view **view);
 
 /* Fills *info; info->struct_size must be set. */
@@ -666,11 +680,11 @@ typedef enum fh_dist {
 
 /* Fills the view with random numbers that depend only on (seed, stream, i): the same on every device, for any strides
  * and any number of threads. Block p has key = seed and counter = (p, stream). I32 takes FH_UNIFORM with whole a < b;
- * F32 and BF16 take a, b and b - a within float's range. */
+ * F32 and BF16 take a, b and b - a within float's range. FH_ERR_ARGUMENT for another dist, a or b. */
 fh_status fh_view_random(fh_view *view, int32_t dist, uint64_t seed, uint64_t stream, double a, double b);
 
 /* The same generator for host code: n 32-bit words, word i being word i % 4 of block i / 4 counted from word
- * `first`. */
+ * `first`. FH_ERR_SHAPE if first + n leaves 64 bits. */
 fh_status fh_random_u32(uint64_t seed, uint64_t stream, uint64_t first, uint64_t n, uint32_t *dst);
 
 /* ---- Providers: kernels of others -------------------------------------------------------------------------------- */
@@ -716,11 +730,11 @@ fh_status fh_provider_workspace_bytes(fh_provider *provider, fh_device *device, 
  * provider and device alive. */
 fh_status fh_provider_prepare(fh_provider *provider, fh_device *device, const fh_call *call, fh_provider_job **job);
 
-/* Runs the call, on CUDA in the order of its stream. */
+/* Runs the call, on CUDA in the order of its stream. Returns what the provider returns; fh_error() has its text. */
 fh_status fh_provider_run(fh_provider_job *job);
 
 /* Brings the results of the last run into the call's outputs, in the order of its stream. A provider may keep the
- * results elsewhere until then. */
+ * results elsewhere until then. Returns what the provider returns. */
 fh_status fh_provider_collect(fh_provider_job *job);
 
 /* Returns the FLOPs that a run multiplies, as fh_counters has them; 0 if the provider does not say. */

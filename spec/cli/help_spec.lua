@@ -10,9 +10,18 @@ describe("help", function()
 
   it("shows a module's head comment, its main function and the others", function()
     local text = help.about("fh.gate", fh.gate)
-    assert.matches("^gate: the published rule that decides", text)
+    assert.matches("^Gate: the published rule that decides", text)
     assert.is_truthy(text:find("  .fit(sweep, options)", 1, true), text)
     assert.is_truthy(help.about("fh.case", fh.case):find("fh.case(o)\nCheck the options and describe the call", 1, true))
+  end)
+
+  it("lists what a module offers in the order of its source, methods too", function()
+    local list = help.public("fewhead.case.preset")
+    assert.same({ signature = "fh.preset.models()", text = "Sorted list of the models." }, list[1])
+    local methods = {}
+    for _, one in ipairs(help.public("fewhead.case.case")) do methods[#methods + 1] = one.signature end
+    assert.is_truthy(table.concat(methods, " "):find("fh.case.new(o)", 1, true))
+    assert.is_truthy(table.concat(methods, " "):find("method:problem(dev)", 1, true))
   end)
 
   it("shows what an object can do, those that hide their methods too", function()

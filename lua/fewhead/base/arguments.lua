@@ -120,16 +120,19 @@ function M.number(what, v, lo, hi, level)
   return v
 end
 
+--- true or false. Returns it.
 function M.boolean(what, v, level)
   if type(v) ~= "boolean" then refuse(what, v, "true or false", level) end
   return v
 end
 
+--- A text. Returns it.
 function M.string(what, v, level)
   if type(v) ~= "string" then refuse(what, v, "a string", level) end
   return v
 end
 
+--- Any table. Returns it.
 function M.table(what, v, level)
   if type(v) ~= "table" then refuse(what, v, "a table", level) end
   return v

@@ -350,7 +350,8 @@ local function ready(self, what, path, outputs, options, level)
   return with_workspace(self, path, call)
 end
 
---- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. path: "auto", "reference",
+--- An fh_call that is ready to run, workspace included; what it points to lives as long as it does. outputs: of outputs(), or
+-- tensors { out = [s_q, h_q, d_v], lse = and max_logits = [s_q, h_q] }. path: "auto", "reference",
 -- "padded", "gather", "packed", or a provider (fh.provider). Options: plan (packed: of fh.plan; also decides group),
 -- row_invariant (auto never packs), group (packed: queries of a group, 0 or left out = as many as fill a tile), costs (auto: what
 -- it compares paths by, as fh.costs takes them). nil, err when the library refuses the call.
@@ -452,8 +453,8 @@ function Problem:runner(path, outputs, options)
 end
 
 --- Record `count` calls, one after the other, to be run by one launch (fewhead.device.graph): on a GPU, the time of many calls
--- without the host's share. Options as problem:call's. Returns the graph | nil, the library's message; a CPU records nothing, and
--- a provider's calls are not recorded.
+-- without the host's share. outputs and options as problem:call's. Returns the graph | nil, the library's message; a CPU records
+-- nothing, and a provider's calls are not recorded.
 function Problem:graph(path, outputs, count, options)
   check(self, "graph")
   if providers.is(path) then return nil, "a provider's calls are not recorded in graphs" end

@@ -64,6 +64,21 @@ function M.of_function(f)
   return text and signature .. "\n" .. text, signature
 end
 
+--- The public functions and methods of a module by its name, "fewhead.case.case", in the order of its source: a list of
+-- { signature =, text = docstring }. Those without a docstring are left out.
+function M.public(name)
+  local lines, list = lines_of((package.searchpath(name, package.path))) or {}, {}
+  local module = name:match("[^.]*$")
+  for at, line in ipairs(lines) do
+    local owner, sign, rest = line:match("^function ([%w_]+)([.:])(%l[%w_]*%b())")
+    local text = owner and comment_above(lines, at)
+    if text then
+      list[#list + 1] = { signature = (owner == "M" and "fh." .. module or owner:lower()) .. sign .. rest, text = text }
+    end
+  end
+  return list
+end
+
 -- ---- Objects -----------------------------------------------------------------------------------------------------------------
 
 --- The methods of an object: a list of { name, function }, sorted. Those of its metatable's __index, where that is a table.

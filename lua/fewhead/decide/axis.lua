@@ -1,4 +1,4 @@
--- axis: the values that an option of a case takes in a sweep, and how several axes make cells.
+--- Axis: the values that an option of a case takes in a sweep, and how several axes make cells.
 --
 --   local axis = require "fewhead.decide.axis"
 --   axis.values("s_q", "s_q", "64:512:*2,1000")     --> { 64, 128, 256, 512, 1000 }

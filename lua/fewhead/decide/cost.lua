@@ -1,4 +1,4 @@
--- cost: what a chunk costs on each path, learned from measured cells: interpolated between them, modelled beyond them.
+--- Cost: what a chunk costs on each path, learned from measured cells: interpolated between them, modelled beyond them.
 --
 --   local cost = gate.fit(sweep).cost
 --   print(cost:at("padded", 300), cost:at("native", 300))   -- microseconds

@@ -1,4 +1,4 @@
--- curve: padded against native over s_q for one case, and the s_q from which native pays.
+--- Curve: padded against native over s_q for one case, and the s_q from which native pays.
 --
 --   local curves = require("fewhead.decide.curve").from(records)
 --   for _, c in ipairs(curves) do print(c, c.min_sq) end     -- "csa vllm hot: native pays from s_q 181 on (160 to 205)"

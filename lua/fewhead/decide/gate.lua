@@ -1,4 +1,4 @@
--- gate: the published rule that decides between padded and native heads, and the fit of its threshold to what was measured.
+--- Gate: the published rule that decides between padded and native heads, and the fit of its threshold to what was measured.
 --
 --   local gate = require "fewhead.decide.gate"
 --   print(gate.new { min_sq = 512 }:explain { s_q = 2048, heads = 8 })

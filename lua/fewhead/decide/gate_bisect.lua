@@ -1,4 +1,4 @@
--- gate_bisect: where to measure next, so that the s_q from which native pays is known more closely than the grid of a sweep says.
+--- Gate bisect: where to measure next, so that the s_q from which native pays is known more closely than a sweep's grid says.
 --
 --   fh.sweep { s_q = "64:8192:*2", heads = 8, more = fh.gate_bisect.new() }
 --

@@ -1,4 +1,4 @@
--- gate_table: the gates that were measured on a device, as a file that fh_gate_load reads in C and Lua.
+--- Gate table: the gates that were measured on a device, as a file that fh_gate_load reads in C and Lua.
 --
 --   local gate_table = require "fewhead.decide.gate_table"
 --   local gate = fh.gate.fit(fh.sweep.read "results/local")

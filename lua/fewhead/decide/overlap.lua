@@ -29,6 +29,7 @@ M.groups = { 2, 4, 8, 16, 32, 64 }
 local Lists = {}
 Lists.__index = Lists
 
+-- As problem:bare_call.
 function Lists:bare_call(path, _, options)
   local given, call = self.given, ffi.new("fh_call")
   C.fh_call_init(call, ffi.sizeof(call), given.s_q, given.s_kv, 1, 512, given.topk)

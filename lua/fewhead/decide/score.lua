@@ -1,4 +1,4 @@
--- score: what gates are worth on traffic: predicted attention time of its chunks, against the best choice chunk by chunk.
+--- Score: what gates are worth on traffic: predicted attention time of its chunks, against the best choice chunk by chunk.
 --
 --   local score = require "fewhead.decide.score"
 --   local rows, note = score.score(chunks, score.candidates(fitted), fitted.cost)

@@ -1,4 +1,4 @@
--- sweep: many cases, one after the other: every combination of a few axes, each compared path by path, each a record a path.
+--- Sweep: many cases, one after the other: every combination of a few axes, each compared path by path, each a record a path.
 --
 --   local fh = require "fewhead"
 --   local sweep = fh.sweep { s_q = "64:2048:*2", heads = 8, layout = "vllm,contiguous", out = "results/local/sweep.jsonl" }

@@ -104,7 +104,8 @@ function M.handle(what, provider, level)
   return provider.handle
 end
 
---- F.check for what a provider's function returned; the message starts with the plug-in's own name no more.
+--- F.check for what a provider's function returned: true; or nil, the message and the status's name. The message starts with the
+-- plug-in's own name no more.
 function Provider:check(status)
   local ok, err, name = F.check(status)
   if ok then return true end

@@ -320,7 +320,8 @@ function M.new(dev, dtype, shape, options)
   return done(tensor, C.fh_view_fill(tensor.handle, options.fill))
 end
 
---- A tensor that holds nested lists of numbers, as deep as its rank: {{1, 2}, {3, 4}} is 2 x 2.
+--- A tensor that holds nested lists of numbers, as deep as its rank: {{1, 2}, {3, 4}} is 2 x 2. nil, err
+-- without memory.
 function M.from_table(dev, dtype, lists)
   device.check("tensor.from_table: device", dev)
   args.enum("tensor.from_table: dtype", dtype, DTYPES)
@@ -557,7 +558,7 @@ function Tensor:write(source)
 end
 
 --- The elements in row-major order: a host array of uint16_t (bf16), float or int32_t, counted from 0, and their number. NaNs of
--- an f32 tensor come out as the one that Lua knows.
+-- an f32 tensor come out as the one that Lua knows. nil, err when the device cannot be read.
 function Tensor:read()
   check("tensor:read", self)
   local n = self.numel
@@ -575,7 +576,7 @@ function Tensor:read()
   return host, n
 end
 
---- The elements as nested lists of numbers.
+--- The elements as nested lists of numbers. nil, err when the device cannot be read.
 function Tensor:to_table()
   check("tensor:to_table", self)
   local host, err = self:read()

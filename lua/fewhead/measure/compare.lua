@@ -436,7 +436,7 @@ local function plain(how)
 end
 
 --- The race of one case in a worker process (fewhead.measure.worker calls it). arguments: { case = its description, paths =
--- names, how = options of M.compare that JSON holds }.
+-- names, how = options of M.compare that JSON holds }. Returns what M.apart gives as value; nil, err without memory for the case.
 function M.race(bench, arguments, control)
   local case, err = require("fewhead.case.case").new(arguments.case)
   if not case then return nil, err end

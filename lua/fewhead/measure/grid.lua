@@ -305,7 +305,7 @@ local function check_paths(case, paths, dev, o)
 end
 
 --- The same in a worker process (fewhead.measure.worker calls it): arguments = { case = its description, paths = names, against =
--- a name, call =, flops = }. Returns { results = list }.
+-- a name, call =, flops = }. Returns { results = list }; nil, err without memory for the case.
 function M.check_there(bench, arguments, control)
   local case, err = new_case(arguments.case)
   if not case then return nil, err end

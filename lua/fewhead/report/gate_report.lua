@@ -1,4 +1,4 @@
--- gate_report: a measured gate as a person reads it: one text for the terminal, one for markdown, one picture.
+--- Gate report: a measured gate as a person reads it: one text for the terminal, one for markdown, one picture.
 --
 --   local made = gate_report.make { sweep = sweep, gate = gate.fit(sweep), title = "v4.1-flash tp8" }
 --   print(made:text())

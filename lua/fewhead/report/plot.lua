@@ -189,10 +189,12 @@ Canvas.__index = Canvas
 
 local function canvas() return setmetatable({ out = {}, y = 0 }, Canvas) end
 
+-- A piece of SVG, as a format and what goes into it.
 function Canvas:add(format, ...)
   self.out[#self.out + 1] = select("#", ...) > 0 and format:format(...) or format
 end
 
+-- Text at a place, in pixels.
 function Canvas:text(x, y, text, o)
   o = o or {}
   local anchor = o.anchor and (' text-anchor="%s"'):format(o.anchor) or ""
@@ -200,6 +202,7 @@ function Canvas:text(x, y, text, o)
     o.size and (' font-size="%s"'):format(o.size) or "", o.bold and ' font-weight="bold"' or "", o.class or "ft", escape(text))
 end
 
+-- A line between two places, in pixels.
 function Canvas:line(x1, y1, x2, y2, class, more)
   self:add('<path d="M%s %sL%s %s" class="%s"%s/>', px(x1), px(y1), px(x2), px(y2), class, more or "")
 end
@@ -255,6 +258,7 @@ function Canvas:legend(entries)
   if #entries > 0 then self.y = self.y + 27 end
 end
 
+-- Lines below the panels.
 function Canvas:notes(notes)
   for _, text in ipairs(notes or {}) do
     for _, line in ipairs(wrapped(text, math.floor((WIDTH - 30) / 6.1))) do

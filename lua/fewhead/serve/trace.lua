@@ -1,4 +1,4 @@
--- trace: recorded request traffic, the prefill chunks an engine makes of it, and what a gate is worth on them.
+--- Trace: recorded request traffic, the prefill chunks an engine makes of it, and what a gate is worth on them.
 --
 --   local trace = require "fewhead.serve.trace"
 --   local chunks = trace.chunks(assert(trace.read("conversation_trace.jsonl")), { max_tokens = 8192 })
