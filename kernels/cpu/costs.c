@@ -19,14 +19,14 @@ static const struct {
     [FH_ISA_AVX512_BF16] = {9640, 9400},
 };
 
-/* The tile unit, fitted to gather at h_q 2, 8, 16 and 32, packed at 16 to 64 rows and padded 64 on a Xeon (Emerald
- * Rapids) whose two cores were both busy with other work. A KV row costs the same for 1 to 8 rows of q, and for
- * each 16 further on. */
-static const double TILE_ROW_US = 3;
+/* The tile unit, fitted to CPU time of one thread: gather at h_q 2, 8, 16, 32, 48 and 64, topk 16 to 640, padded 64 at
+ * topk 64 to 640, packed at 64 rows and unions of 980 and 1830 rows, on a Xeon (Emerald Rapids) whose two cores were
+ * both busy with other work. A KV row costs the same for 1 to 8 rows of q, and for each 16 further on. */
+static const double TILE_ROW_US = 2;
 static const double TILE_GROUP_US = 20;
 static double tile_key_us(int32_t rows) {
-  if (rows <= 8) return 0.076;
-  return rows <= 16 ? 0.098 : 0.061 * ((rows + 15) / 16);
+  if (rows <= 8) return 0.052;
+  return rows <= 16 ? 0.070 : 0.053 * ((rows + 15) / 16);
 }
 
 /* Microseconds per GFLOP of a path that passes over the KV rows with `rows` rows of q at once. */

@@ -62,7 +62,7 @@ typedef struct passage {
   float *o;                                  /* tiles [vector][O_TILES] */
   char *p;                                   /* tiles [vector][window / PRODUCT_KEYS][half] */
   float *s;                                  /* tiles [2][vectors]: the logits of PRODUCT_KEYS keys */
-  char *stage;                               /* two times STAGE_BYTES */
+  char *stage, *other;                       /* STAGE_BYTES each: what is multiplied, and what is being staged */
   float *max, *reference, *sum, *sum_before; /* [16 * vectors]; before scaling */
   uint32_t *lane_bit;                        /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
   int32_t *lane_half;                        /* [vectors] */
@@ -123,6 +123,7 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
                  .p = base + at.p,
                  .s = floats(base + at.s),
                  .stage = base + at.stage,
+                 .other = base + at.stage + STAGE_BYTES,
                  .max = floats(base + at.max),
                  .reference = floats(base + at.reference),
                  .sum = floats(base + at.sum),
@@ -162,6 +163,12 @@ INLINE void fetch_ahead(passage *t, int64_t count) {
     const uint16_t *row = t->kv + *t->ahead * t->kv_stride;
     for (int i = 0; i < 4; i++) __builtin_prefetch(row + i * CHUNK, 0, 2);
   }
+}
+
+INLINE void swap_stages(passage *t) {
+  char *stage = t->stage;
+  t->stage = t->other;
+  t->other = stage;
 }
 
 /* ---- Softmax ----------------------------------------------------------------------------------------------------- */
@@ -324,19 +331,16 @@ INLINE void store_logits(const int count, float *s) {
 INLINE void logits(const int count, passage *t, int32_t keys, int32_t v) {
   const uint16_t *const *row = t->block->row;
   const int64_t apart = (int64_t)(t->d_qk / CHUNK) * TILE_BYTES;
-  char *stage = t->stage, *other = t->stage + 2 * TILE_BYTES;
-  stage_rows(0, 16, stage, row, 0);
+  stage_rows(0, 16, t->stage, row, 0);
   for (int32_t k = 0; k < keys; k += 16, row += 16) {
     const char *q = t->q + v * apart;
     clear_sums();
     for (int32_t d = 0; d < t->d_qk; d += 2 * CHUNK, q += 2 * TILE_BYTES) {
       const int last = d + 2 * CHUNK == t->d_qk;
-      const upcoming next = {other, last ? row + 16 : row, last ? 0 : d + 2 * CHUNK};
-      multiply_chunk(count, 0, q, apart, stage, &next);
-      multiply_chunk(count, 1, q + TILE_BYTES, apart, stage + TILE_BYTES, &next);
-      char *swap = stage;
-      stage = other;
-      other = swap;
+      const upcoming next = {t->other, last ? row + 16 : row, last ? 0 : d + 2 * CHUNK};
+      multiply_chunk(count, 0, q, apart, t->stage, &next);
+      multiply_chunk(count, 1, q + TILE_BYTES, apart, t->stage + TILE_BYTES, &next);
+      swap_stages(t);
     }
     store_logits(count, logits_of(t, k, v));
     if (k % PRODUCT_KEYS)
@@ -411,18 +415,17 @@ INLINE void store_sums(float *o, int64_t first, int64_t second, int64_t third) {
 }
 
 /* Two vectors of rows and the two tiles of chunk c; all KV rows, 64 at a time. */
-static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
+static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c, int32_t then) {
   const int64_t apart = (int64_t)(t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES, below = O_TILES * TILE_FLOATS;
   const char *p = t->p + v * apart;
   float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
-  const uint16_t *const *next = b->row;
-  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
-  const int32_t d = c * CHUNK;
-  stage_pairs(16, stage, next, d);
-  stage_pairs(16, stage + 2 * TILE_BYTES, next + 32, d);
   load_sums(t, o, TILE_FLOATS, below, below + TILE_FLOATS);
   for (int32_t k = 0; k < keys; k += STEP) {
-    next += STEP;
+    const int last = k + STEP == keys;
+    const uint16_t *const *next = last ? b->row : b->row + k + STEP;
+    const int32_t d = CHUNK * (last ? then : c);
+    const char *stage = t->stage;
+    char *other = t->other;
     for (int32_t half = 0; half < 2; half++, p += HALVES * TILE_BYTES) {
       const char *pairs = stage + half * 2 * TILE_BYTES;
       char *to = other + half * 2 * TILE_BYTES;
@@ -451,67 +454,62 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
       stage_pairs(2, to + 14 * 64, from + 28, d);
     }
     fetch_ahead(t, 2);
-    char *swap = stage;
-    stage = other;
-    other = swap;
+    swap_stages(t);
   }
   store_sums(o, TILE_FLOATS, below, below + TILE_FLOATS);
 }
 
 /* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought
- * together. Between two products of the same sums, which wait for each other, stand three others. */
+ * together. */
 INLINE void values_step(const char *p, const char *pairs, char *to, const uint16_t *const *from, int32_t d) {
-  UNROLL for (int half = 0; half < HALVES; half++) {
-    const int count = 2;
-    TILE_LOAD(4, p + half * TILE_BYTES);
-    TILE_LOAD(6, pairs);
-    TILE_PRODUCT(0, 4, 6);
-    stage_pairs_2(count, to, from, d);
-    TILE_LOAD(7, pairs + TILE_BYTES);
-    TILE_PRODUCT(1, 4, 7);
-    stage_pairs_2(count, to + count * 64, from + 2 * count, d);
-    TILE_LOAD(6, pairs + 2 * TILE_BYTES);
-    TILE_PRODUCT(2, 4, 6);
-    stage_pairs_2(count, to + 2 * count * 64, from + 4 * count, d);
-    TILE_LOAD(7, pairs + 3 * TILE_BYTES);
-    TILE_PRODUCT(3, 4, 7);
-    stage_pairs_2(count, to + 3 * count * 64, from + 6 * count, d);
-    to += 8 * 64;
-    from += 16;
-  }
+  TILE_LOAD(4, p);
+  TILE_LOAD(5, p + TILE_BYTES);
+  TILE_LOAD(6, pairs);
+  TILE_PRODUCT(0, 4, 6);
+  TILE_PRODUCT(0, 5, 6);
+  stage_pairs_2(4, to, from, d);
+  TILE_LOAD(7, pairs + TILE_BYTES);
+  TILE_PRODUCT(1, 4, 7);
+  TILE_PRODUCT(1, 5, 7);
+  stage_pairs_2(4, to + 4 * 64, from + 8, d);
+  TILE_LOAD(6, pairs + 2 * TILE_BYTES);
+  TILE_PRODUCT(2, 4, 6);
+  TILE_PRODUCT(2, 5, 6);
+  stage_pairs_2(4, to + 8 * 64, from + 16, d);
+  TILE_LOAD(7, pairs + 3 * TILE_BYTES);
+  TILE_PRODUCT(3, 4, 7);
+  TILE_PRODUCT(3, 5, 7);
+  stage_pairs_2(4, to + 12 * 64, from + 24, d);
 }
 
 /* One vector of rows and the four tiles of chunks c and c + 1; all KV rows, 64 at a time. */
 static void values_1x4(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
   const char *p = t->p + (int64_t)v * (t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
   float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
-  const uint16_t *const *next = b->row;
-  char *stage = t->stage, *other = t->stage + STAGE_BYTES;
-  const int32_t d = c * CHUNK;
-  stage_pairs_2(16, stage, next, d);
-  stage_pairs_2(16, stage + 4 * TILE_BYTES, next + 32, d);
   load_sums(t, o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
   for (int32_t k = 0; k < keys; k += STEP, p += 2 * HALVES * TILE_BYTES) {
-    next += STEP;
-    values_step(p, stage, other, next, d);
-    values_step(p + HALVES * TILE_BYTES, stage + 4 * TILE_BYTES, other + 4 * TILE_BYTES, next + 32, d);
+    const int last = k + STEP == keys;
+    const uint16_t *const *next = last ? b->row : b->row + k + STEP;
+    const int32_t d = CHUNK * (last ? c + 2 : c) % D_V;
+    values_step(p, t->stage, t->other, next, d);
+    values_step(p + HALVES * TILE_BYTES, t->stage + 4 * TILE_BYTES, t->other + 4 * TILE_BYTES, next + 32, d);
     fetch_ahead(t, 8);
-    char *swap = stage;
-    stage = other;
-    other = swap;
+    swap_stages(t);
   }
   store_sums(o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
 }
 
+/* The first rows of the first chunk are staged here; every other time the last rows of what comes before are being
+ * multiplied. */
 static void values(passage *t, const row_block *b, int32_t keys) {
-  for (int32_t c = 0; c < D_V / CHUNK; c += 2) {
-    int32_t v = 0;
-    for (; v + 1 < t->vectors; v += 2) {
-      values_2x2(t, b, keys, v, c);
-      values_2x2(t, b, keys, v, c + 1);
-    }
-    if (v == t->vectors) continue;
-    values_1x4(t, b, keys, v, c);
+  const int32_t twos = t->vectors / 2 * 2;
+  for (int32_t half = 0; half < 2 && twos; half++)
+    stage_pairs(16, t->stage + half * 2 * TILE_BYTES, b->row + 32 * half, 0);
+  for (int32_t c = 0; c < D_V / CHUNK && twos; c++)
+    for (int32_t v = 0; v < twos; v += 2) values_2x2(t, b, keys, v, c, v + 2 < twos ? c : (c + 1) % (D_V / CHUNK));
+  if (twos < t->vectors) {
+    for (int32_t half = 0; half < 2; half++) stage_pairs_2(16, t->stage + half * 4 * TILE_BYTES, b->row + 32 * half, 0);
+    for (int32_t c = 0; c < D_V / CHUNK; c += 2) values_1x4(t, b, keys, twos, c);
   }
   t->executed += (uint64_t)keys * 16 * (uint64_t)t->vectors * D_V;
 }
