@@ -15,7 +15,7 @@ local of = fh.sweep.rows.by_key -- the options of fh.sweep that this script has 
 for _, row in ipairs {
   { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 }, "provider", "device",
   fh.option.like(of.seconds, { default = 170 }), fh.option.like(of.cell_seconds, { default = fh.sweep.cell_seconds, lo = 1 }),
-  of.max_bytes, of.cold, of.min_samples, of.samples, of.profile, of.shard,
+  of.max_bytes, of.cold, of.min_samples, of.samples, of.profile, of.shard, of.tags,
   { "--resume", "RUN", "go on with the run in this folder (default: the latest in --out); what it has is not measured again",
     optional = true },
   fh.option.like(of.retry_failed, { with = { resume = true } }),
@@ -51,7 +51,7 @@ local device = opt.device or fh.device.default_name()
 local task = {
   paths = { "padded", "native", "auto", unpack(opt.provider) }, s_q = sizes[device:match("^%a+")] or sizes.cpu, device = device,
   cold = opt.cold or nil, seconds = opt.seconds, cell_seconds = opt.cell_seconds, max_bytes = opt.max_bytes, shard = opt.shard,
-  min_samples = opt.min_samples, samples = opt.samples or nil, profile = opt.profile or nil,
+  min_samples = opt.min_samples, samples = opt.samples or nil, profile = opt.profile or nil, tags = opt.tags,
   retry_failed = opt.retry_failed or nil, worker = true, argv = arg,
 }
 for _, key in ipairs(fh.axis.keys) do task[key] = opt[key] or task[key] end

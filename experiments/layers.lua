@@ -15,7 +15,7 @@ local opt = fh.options {
   options = {
     fh.option.like(of.preset, { [2] = "LIST" }), of.s_q, fh.option.like(of.prior, { [2] = "AXIS" }),
     fh.option.like(of.pattern, { [2] = "LIST" }), of.keep, of.layout, of.seed,
-    { "seconds", default = 5 }, "device", "out",
+    { "seconds", default = 5 }, "device", "out", "tags",
   },
 }:read(arg)
 
@@ -25,7 +25,7 @@ local function need(value, err)
 end
 
 local dev = need(fh.cli.device(opt.device))
-local run, texts, records, failed = fh.run.header(dev), {}, {}, false
+local run, texts, records, failed = fh.tags.into(fh.run.header(dev), opt.tags), {}, {}, false
 local folder = opt.out and need(fh.run.open_folder(opt.out, run))
 local priors = opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }
 local line = fh.progress { total = #opt.preset * #priors * #opt.pattern, noun = "tables" }

@@ -23,7 +23,7 @@ local opt = fh.options {
       default = "untimed", choices = { "untimed", "timed" } },
     { "--samples", "INTEGER", "runs timed of each path and cell", default = 30, lo = 6 },
     { "--seconds", "NUMBER", "time to spend on timing a cell at most, once it has 6 samples", default = 5, lo = 0 },
-    "device", { "out", default = "results/local" },
+    "device", { "out", default = "results/local" }, "tags",
   },
 }:read(arg)
 
@@ -34,7 +34,7 @@ end
 
 local dev = need(fh.cli.device(opt.device))
 local on_cpu = dev.kind == "cpu"
-local run = fh.run.header(dev)
+local run = fh.tags.into(fh.run.header(dev), opt.tags)
 local folder = need(fh.run.open_folder(opt.out, run))
 
 -- ---- Who takes part -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ M._rooms = {
   { "base", { "arguments", "option", "ffi", "json", "npy", "table", "shell" } },
   { "device", { "path", "device", "tensor", "plan", "provider", "costs" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
-  { "record", { "file", "record", "run", "store", "axes" } },
+  { "record", { "file", "record", "run", "store", "axes", "tags" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "conformance", "chunk", "flips", "assert" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "regret", "gate_table",
     "gate_bisect" } },

@@ -11,7 +11,7 @@ after_each(function() helper.shell("rm -rf " .. folder) end)
 -- Two records with what is hard: commas, quotes, line ends, lists, numbers beyond 2^53, a field that one of them lacks.
 local function records()
   return {
-    some.record(0.1, { cell = 'a,"b"\nc', case = { seed = 2 ^ 60 }, tags = { night = "yes" } }),
+    some.record(0.1, { cell = 'a,"b"\nc', case = { seed = 2 ^ 60 }, run = { tags = { night = "yes" } } }),
     some.record(2, { path = "packed", case = { ratio = 0.5, seed = 1 } }),
   }
 end

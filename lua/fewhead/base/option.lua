@@ -41,7 +41,8 @@ local MAX_WHOLE = 2 ^ 53 - 1
 
 --- What a value may be, by the name of the kind: { parse = function(text, row), check = function(value, row), axis = what several
 -- values are to a sweep: "number", "boolean", "name" or "mixed", names and numbers }. parse takes the command line's text, check
--- the value in a Lua table; both return the value, or nil and what was wanted. Rooms above add theirs here. A kind that is not
+-- the value in a Lua table; both return the value, or nil and what was wanted. join = function(first, second):
+-- what an option is that was given twice; without it once is all. Rooms above add theirs here. A kind that is not
 -- there is TEXT.
 M.kinds = {}
 

@@ -16,6 +16,7 @@ local progress = require "fewhead.cli.progress"
 local file = require "fewhead.record.file"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
+local tags = require "fewhead.record.tags"
 local run = require "fewhead.record.run"
 local shell = require "fewhead.base.shell"
 
@@ -42,7 +43,7 @@ function M.options(name, about, s_q)
       "provider", "device", { "s_q", default = s_q, hi = 131072 },
       { "--quick", nil, "the first kind of cells alone" },
       { "--samples", "INTEGER", "launches timed of each path and cell", default = 30, lo = 6 },
-      "out",
+      "out", "tags",
     },
   }
 end
@@ -59,8 +60,8 @@ function M.open(opt)
   end
   local dev = need(cli.device(opt.device))
   local self = setmetatable({
-    device = dev, opt = opt, run = run.header(dev), records = {}, providers = { unpack(opt.provider or {}) }, failed = 0,
-    line = progress.new(),
+    device = dev, opt = opt, run = tags.into(run.header(dev), opt.tags), records = {},
+    providers = { unpack(opt.provider or {}) }, failed = 0, line = progress.new(),
   }, Bench)
   self.folder = opt.out and need(run.open_folder(opt.out, self.run))
   if dev.kind == "cuda" then

@@ -30,7 +30,8 @@ option.kinds.PROVIDER = {
 
 local shared
 
---- The shared rows by name: preset, heads, s_q, pattern, indices, layout, seed, device, provider, seconds, cold, out. Where
+--- The shared rows by name: preset, heads, s_q, pattern, indices, layout, seed, device, provider, seconds, cold,
+-- out, tags. Where
 -- several values make sense a script says so: { "layout", "LIST", default = "vllm" }. The library is loaded when the rows are
 -- first asked for.
 function M.shared()
@@ -50,6 +51,7 @@ function M.shared()
     device = { "--device", "NAME", "device to run on: cpu, cuda:0", default = device.default_name() },
     provider = provider.option,
     seconds = { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
+    tags = option.like(require("fewhead.record.tags").row),
     cold = { "--cold", nil, "find caches cold in every run" },
     out = { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
   }
@@ -177,7 +179,8 @@ function Options:parse(argv)
   local opt, given = option.defaults(self.rows), {}
   for _, one in ipairs(found) do
     local row, value = one.row, true
-    if given[row.key] and not row.repeated then return nil, ("%s: given twice, wanted once"):format(row.flag) end
+    local join = row.kind.join
+    if given[row.key] and not row.repeated and not join then return nil, ("%s: given twice, wanted once"):format(row.flag) end
     if row.metavar and one.text ~= true then
       local wanted
       value, wanted = row.kind.parse(one.text, row)
@@ -187,7 +190,7 @@ function Options:parse(argv)
       if not given[row.key] then opt[row.key] = {} end -- the first one given replaces the default list
       table.insert(opt[row.key], value)
     else
-      opt[row.key] = value
+      opt[row.key] = join and given[row.key] and join(opt[row.key], value) or value
     end
     given[row.key] = true
   end

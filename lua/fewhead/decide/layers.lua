@@ -16,6 +16,7 @@ local path_table = require "fewhead.device.path"
 local preset = require "fewhead.case.preset"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
+local tags = require "fewhead.record.tags"
 local timing = require "fewhead.measure.timing"
 
 local given = args.given
@@ -51,7 +52,7 @@ M.rows = option.rows("layers", {
   of_case("layout", { axis = false, default = "vllm" }), of_case("seed", { axis = false, default = 0 }),
   { "--buffers", "INTEGER", "how many layers have q, KV and outputs of their own at most", lo = 1 },
   { "paths", "TABLE", "what is compared, all with the first" },
-  { "device", "ANY", "default device.default()" }, { "run", "TABLE", "a header of fh.run" },
+  { "device", "ANY", "default device.default()" }, { "run", "TABLE", "a header of fh.run" }, tags.row,
   unpack(TIMING),
 })
 local CHUNK = { "preset", "s_q", "prior", "pattern", "keep", "layout", "seed", "buffers" }
@@ -227,6 +228,7 @@ end
 --   paths          what is compared, all with the first. Default: those that auto chooses among and the device has, and auto.
 --                  auto is given each list's plan, built for it, whatever it then packs
 --   buffers        how many layers have q, KV and outputs of their own at most (all that fit in half of the device's memory)
+--   tags           { name = value }: words of your own that the records carry (fewhead.record.tags)
 --   device, run    device.default() and a new header; and options of fh.timing
 -- Parity is that of the last layer of each list, or of some of its rows, in the outputs of the very run that is timed. Returns an
 -- object with .records (fh.record; their case is this chunk, and plans = { built =, us =, share = of the time, packed =, groups =
@@ -253,7 +255,7 @@ function M.run(o)
   local chunk, err = chunks.build(dev, chosen)
   if not chunk then return nil, err end
   local result
-  result, err = measure(chunk, chosen, paths, how, o.run or require("fewhead.record.run").header(dev))
+  result, err = measure(chunk, chosen, paths, how, o.run or tags.into(require("fewhead.record.run").header(dev), o.tags))
   chunk:free()
   return result, err
 end

@@ -19,6 +19,7 @@ local pattern = require "fewhead.case.pattern"
 local path_table = require "fewhead.device.path"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
+local tags = require "fewhead.record.tags"
 
 local M = {}
 
@@ -60,7 +61,7 @@ local OWN = option.rows("sweep", {
   { "store", "TABLE", "the folder of the run" },
   { "--retry-failed", nil, "measure again what failed in the run that is resumed", with = { store = true } },
   { "more", "FUNCTION", "options of one more cell" },
-  { "argv", "TABLE", "the words of the command" }, { "run", "TABLE", "a header of fh.run" },
+  { "argv", "TABLE", "the words of the command" }, { "run", "TABLE", "a header of fh.run" }, tags.row,
 })
 
 -- Options that a sweep hands on to fewhead.compare.
@@ -411,6 +412,7 @@ local function open_job(task)
     return nil, err
   end
   sweep.run = job.bench.header
+  if task.own.tags then tags.into(sweep.run, task.own.tags) end
   sweep.run.process = task.own.worker and "worker" or "script"
   job.fingerprint = fingerprint_id(job.bench.fingerprint)
   if task.own.store then
@@ -494,6 +496,7 @@ end
 --   on_cell      function(i, of, options) before each cell;  on_record  function(record) after each record
 --   interrupted  function() -> true to stop; the cell at hand is dropped, those before are kept
 --   on_interrupt with worker: function() called when an interrupt is heard while a cell runs
+--   tags         { name = value }: words of your own that the records carry (fewhead.record.tags)
 --   argv, run    the words of the command, or a whole header of fh.run, for the records
 --   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant, costs, samples, profile   as fh.compare takes them
 -- Returns { records =, cells = how many were measured, reused or refused, planned =, measured =, reused =, duplicates =, unfit =

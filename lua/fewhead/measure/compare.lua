@@ -19,6 +19,7 @@ local paths = require "fewhead.device.path"
 local providers = require "fewhead.device.provider"
 local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
+local tags = require "fewhead.record.tags"
 local timing = require "fewhead.measure.timing"
 
 local M = {}
@@ -33,7 +34,7 @@ local TIMING = option.keys(timing.rows)
 --- The options of compare (fewhead.base.option): its own, and those of fewhead.timing.
 M.rows = option.rows("compare", {
   { "device", "ANY", "default device.default()" },
-  { "run", "TABLE", "a header of fh.run" },
+  { "run", "TABLE", "a header of fh.run" }, tags.row,
   { "--sample", "INTEGER", "rows that parity compares at most", lo = 1 },
   { "--group", "INTEGER", "queries of a packed group; 0: as many as fill a tile", lo = 0, hi = 64 },
   { "--row-invariant", "BOOLEAN", "no row may depend on its neighbours: auto never packs" },
@@ -46,7 +47,7 @@ M.rows = option.rows("compare", {
   { "--profile", nil, "time nothing: one launch of each path in an NVTX range, for nsys profile" },
   unpack(timing.rows.list),
 })
-local HERE = { device = true, run = true } -- stay on this side where a race runs in another process; functions do too
+local HERE = { device = true, run = true, tags = true } -- stay here where a race runs in another process; functions do too
 -- Options that are the call's, and so are in records.
 local CALL = { "group", "row_invariant", "costs" }
 
@@ -498,18 +499,18 @@ end
 
 --- fh.compare(case, { "padded", "native" }, opts): check each path or provider against the reference, time those that pass in
 -- turns, and give each a verdict against the first. Options: device (default device.default()); run, a header of fh.run
--- (default: a new one); sample, rows that parity compares at most (default: as many as the reference computes in under a
--- second); group, row_invariant and costs, as problem:call takes them; canaries, as parity.check has it; phase, a
--- function("parity", path) or ("timing") called before each; three_way = true: records get three_way, what parity.three_way says
--- of the path beside the first one; samples = true: records keep every sample, time.samples in microseconds; profile = true: no
--- times, one launch of each path in an NVTX range (fewhead.device.nvtx); and those of fewhead.timing. Returns an object with
--- .records (fh.record, one a path, in order), .noise, :record(path) and tostring; nil, message where the case does not fit the
--- device or a timed run fails. A refused path is a record whose parity is "invalid" and says why. A provider that fails to run
--- is a record with "error"; one that changes its inputs, or that is wrong after it was timed, is one with "fail": it has no
--- time, and the others stand. A race with providers runs in a worker process (fewhead.measure.worker), on a CPU and a GPU alike:
--- one that crashes, ends the process, loses the device or takes longer than provider_seconds (120) for one call is a record with
--- "error" and `failure`, and the others are measured in a new process. Only with clock or stopwatch, and where the case's
--- pattern is a function, it runs in this one.
+-- (default: a new one); tags, { name = value } for a new header (fewhead.record.tags); sample, rows that parity compares at most
+-- (default: as many as the reference computes in under a second); group, row_invariant and costs, as problem:call takes them;
+-- canaries, as parity.check has it; phase, a function("parity", path) or ("timing") called before each; three_way = true: records
+-- get three_way, what parity.three_way says of the path beside the first one; samples = true: records keep every sample,
+-- time.samples in microseconds; profile = true: no times, one launch of each path in an NVTX range (fewhead.device.nvtx); and
+-- those of fewhead.timing. Returns an object with .records (fh.record, one a path, in order), .noise, :record(path) and tostring;
+-- nil, message where the case does not fit the device or a timed run fails. A refused path is a record whose parity is "invalid"
+-- and says why. A provider that fails to run is a record with "error"; one that changes its inputs, or that is wrong after it was
+-- timed, is one with "fail": it has no time, and the others stand. A race with providers runs in a worker process
+-- (fewhead.measure.worker), on a CPU and a GPU alike: one that crashes, ends the process, loses the device or takes longer than
+-- provider_seconds (120) for one call is a record with "error" and `failure`, and the others are measured in a new process. Only
+-- with clock or stopwatch, and where the case's pattern is a function, it runs in this one.
 function M.compare(case, list, opts)
   if type(case) ~= "table" or type(case.problem) ~= "function" then
     error(("compare: case: got %s, wanted a case, such as fh.case{..} gives"):format(args.show(case)), 2)
@@ -518,7 +519,7 @@ function M.compare(case, list, opts)
   local dev = device.check("compare: device", opts.device or device.default())
   local expanded, native = M.expand("compare: paths", list, dev, 2)
   M.check_costs("compare", opts.costs, expanded, 2)
-  local run = opts.run or require("fewhead.record.run").header(dev)
+  local run = opts.run or tags.into(require("fewhead.record.run").header(dev), opts.tags)
   local found, err = race_somewhere(case, dev, expanded, opts)
   if not found then return nil, err end
   for _, record in ipairs(found.records) do

@@ -7,7 +7,8 @@
 --     local some = axes.filter(records, { s_q = "64,128" })
 --
 -- A record is read as flat fields: those of its case, "call" and "l2" of how it was measured, the settings of its run (device,
--- threads, isa, ..), and path, provider, kernel, status and commit. Nothing here needs the C library.
+-- threads, isa, ..) and its tags, and path, provider, kernel,
+-- status and commit. Nothing here needs the C library.
 local args = require "fewhead.base.arguments"
 local json = require "fewhead.base.json"
 local record_room = require "fewhead.record.record"
@@ -33,6 +34,12 @@ local DERIVED = {
 local IS_DERIVED = {}
 for _, name in ipairs(DERIVED) do IS_DERIVED[name] = true end
 
+-- Fields that a title leaves out: nobody asks for them while they are the same everywhere.
+local UNSAID = {
+  sm_scale = true, d_v = true, lse = true, max_logits = true, invalid_rows = true, scale_q = true, values = true, lengths = true,
+  capability = true, requests = true, repeats = true, holes = true,
+}
+
 -- Text of a value that is a list, a call's options say: short JSON.
 local function text_of(value)
   if type(value) == "table" then return (json.encode(value)) end
@@ -41,6 +48,15 @@ end
 
 -- Fields of a case that are no setting: what lists turned out to be.
 local NO_SETTING = { kinds = true, buffers = true, lists = true }
+
+local NONE_SAID = {}
+
+--- The tags of a record (fewhead.record.tags); {} where it has none.
+local function tags_of(r)
+  local tags = r.run and r.run.tags
+  return type(tags) == "table" and tags or NONE_SAID
+end
+M.tags = tags_of
 
 --- The fields of a record that say what was measured, as one flat table of text, numbers and booleans.
 function M.settings(r)
@@ -64,6 +80,11 @@ local OTHERS = {
   kind = function(r) return r.run and r.run.kind end,
 }
 
+--- Whether records have a field of this name by themselves. A tag cannot have such a name.
+function M.is_field(name)
+  return OTHERS[name] ~= nil or RANK[name] ~= nil or IS_DERIVED[name] ~= nil or UNSAID[name] ~= nil or name == "heads"
+end
+
 --- A field of a record by its flat name; nil where the record has none. "heads" is h_q; a tag of a record is a field too.
 function M.field(r, name)
   if OTHERS[name] then return OTHERS[name](r) end
@@ -72,7 +93,7 @@ function M.field(r, name)
   if name == "call" then return r.call and text_of(r.call) end
   local value = r.case[name]
   if value == nil and r.run then value = r.run[name] end
-  if value == nil and type(r.tags) == "table" then value = r.tags[name] end
+  if value == nil then value = tags_of(r)[name] end
   return text_of(value)
 end
 
@@ -112,6 +133,7 @@ function M.filter(records, where)
     if not known and #kept > 0 then
       local names = {}
       for each in pairs(M.settings(kept[1])) do names[#names + 1] = each end
+      for each in pairs(tags_of(kept[1])) do names[#names + 1] = each end
       for each in pairs(OTHERS) do names[#names + 1] = each end
       table.sort(names)
       local near = args.nearest(name, names)
@@ -188,6 +210,7 @@ local function flats_of(records)
     if i > 1 and shares(records[i - 1], r) then flats[i] = flats[i - 1]
     else
       flats[i] = M.settings(r)
+      for name, value in pairs(tags_of(r)) do flats[i][name] = text_of(value) end
       distinct[#distinct + 1] = flats[i]
     end
     if r.time then timed[flats[i]] = true end
@@ -237,12 +260,6 @@ local WORDS = {
   h_q = "%s heads", threads = "%s threads", multiprocessors = "%s multiprocessors", l2 = "%s caches", pattern = "%s lists",
   layout = "layout %s", s_q = "s_q %s", device = "%s", preset = "%s", isa = "%s",
 }
--- Fields that a title leaves out: nobody asks for them while they are the same everywhere.
-local UNSAID = {
-  sm_scale = true, d_v = true, lse = true, max_logits = true, invalid_rows = true, scale_q = true, values = true, lengths = true,
-  capability = true, requests = true, repeats = true, holes = true,
-}
-
 --- One line that says what does not vary: "NVIDIA H200, 8 heads, d_qk 512, topk 640". without: names to leave out, as a set.
 function Axes:constant_text(without)
   local names, parts = {}, {}

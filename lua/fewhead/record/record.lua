@@ -21,7 +21,7 @@
 --   work              { path = the path that ran, rows, by_path, useful_flops, executed_flops, bytes, waste }, where known; waste
 --                     is the share of the executed FLOPs that multiplied padding
 --   verdict           { verdict, ratio, lo, hi, against = a path }, beside another path of the same comparison
---   run               the header of fh.run
+--   run               the header of fh.run; run.tags are words of the user's own (fewhead.record.tags)
 --   cell              in the folder of a sweep: { id = hash of case, build, device and settings, at = place in the plan, of = how
 --                     many records the cell has }
 --   failure           of a cell that ended the worker process: { phase =, path =, code = signal or status, text = }

@@ -284,6 +284,19 @@ function Diff:summary()
   return #self.cells == 0 and "nothing compared: no cell" or "nothing compared: " .. text
 end
 
+-- The tags of a cell: one that is another on the two sides as "old -> new".
+local function tags_of(cell)
+  local old, new, found = cell.old and axes.tags(cell.old) or {}, cell.new and axes.tags(cell.new) or {}, {}
+  for _, side in ipairs { old, new } do
+    for name in pairs(side) do
+      local a, b = old[name], new[name]
+      found[name] = a == b and a or ("%s -> %s"):format(a or "-", b or "-")
+      if not cell.old then found[name] = b elseif not cell.new then found[name] = a end
+    end
+  end
+  return found
+end
+
 -- Cells in the order of a table: what is worst first, each outcome by its change.
 local SHOWN_FIRST = { "failed", "gone", "slower", "faster", "differs", "unclear", "mended", "both failed", "new", "same" }
 local PLACE = {}
@@ -324,6 +337,7 @@ function Diff:rows(all)
     local cell = entry.cell
     local record = cell.new or cell.old
     local row = axes.settings(record)
+    for name, value in pairs(tags_of(cell)) do row[name] = value end
     row.path, row.change, row.outcome, row.note = record.path, cell.change, cell.outcome, cell.note or ""
     row.old_us = cell.old and cell.old.time and cell.old.time.median_us
     row.new_us = cell.new and cell.new.time and cell.new.time.median_us

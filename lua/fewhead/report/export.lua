@@ -3,7 +3,7 @@
 --     assert(export.write("h200.csv", records))           -- .csv, .sqlite or .db, .md: the ending says which
 --
 -- CSV and SQLite have one row a record and one column a field, "case_s_q", "time_median_us", "run_commit": the record's parts and
--- what is in them, lists and further tables as JSON text. Tags of a record are columns "tags_NAME". A whole number beyond 2^53 is
+-- what is in them, lists and further tables as JSON text. Tags of a run are columns "tags_NAME". A whole number beyond 2^53 is
 -- text: a double does not hold it. CSV is RFC 4180's, with a line of names first; an empty field is a value that is not there.
 local args = require "fewhead.base.arguments"
 local axes = require "fewhead.record.axes"
@@ -25,6 +25,17 @@ local function cell_of(value)
   return value
 end
 
+-- A part of a record as its columns. The tags of a run are columns of their own.
+local function add_part(row, seen, field, part)
+  for name, value in pairs(part) do
+    if field == "run" and name == "tags" and type(value) == "table" then add_part(row, seen, "tags", value)
+    else
+      local column = field .. "_" .. name
+      row[column], seen[column] = cell_of(value), field
+    end
+  end
+end
+
 -- Columns of records, those of fh.record in its order, then others by name; and a row of cells by column for each record.
 local function flatten(list)
   local seen, rows = {}, {}
@@ -32,10 +43,7 @@ local function flatten(list)
     local row = {}
     for field, value in pairs(r) do
       if type(value) == "table" and #value == 0 then
-        for name, each in pairs(value) do
-          local column = field .. "_" .. name
-          row[column], seen[column] = cell_of(each), field
-        end
+        add_part(row, seen, field, value)
       else row[field], seen[field] = cell_of(value), field end
     end
     rows[i] = row
