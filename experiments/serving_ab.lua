@@ -1,6 +1,8 @@
 -- What is a kernel gain worth end to end? Replays a workload through a model of a chunked-prefill engine, arm by arm.
 --
 --   ./fewhead run experiments/serving_ab.lua --workload C16x8kx48 --device-preset h20x8-tp8
+--   ./fewhead run experiments/serving_ab.lua --speedup 2 --min-sq 512           what if the kernel were twice as fast as padding
+--   ./fewhead run experiments/serving_ab.lua --tp 4
 --   ./fewhead run experiments/serving_ab.lua --traffic trace.jsonl --sweep results/nvidia-h200/gate_sweep.jsonl
 --
 -- Answer: on 8 H20 cards a kernel 1.51 times as fast was published as +5.8 % total tokens a second; the model, fitted to the
@@ -26,7 +28,9 @@ local opt = fh.options {
     { "--sweep", "FILE", "instead: attention measured by gate_sweep.lua", without = { "device_preset" } },
     { "--step-us", "NUMBER", "with --sweep: what a step takes besides attention", lo = 0, with = { sweep = true } },
     { "--token-us", "NUMBER", "with --sweep: what each of its tokens adds", lo = 0, with = { sweep = true } },
-    fh.option.like(of.arms, { [2] = "LIST", [3] = of.arms.about .. " (default: padded, gate 2048, native, auto)" }),
+    fh.option.like(of.arms, { [2] = "LIST", [3] = of.arms.about .. " (default: padded, the gate, native, auto)" }),
+    { "--min-sq", "INTEGER", "the gate of the default arms", default = 2048, lo = 0, without = { "arms" } },
+    fh.option.like(of.speedup, { without = { "sweep" } }), fh.option.like(of.tp, { without = { "sweep" } }),
     of.max_num_batched_tokens, of.repetitions,
     { "--pictures", "DIR", "folder for serving_steps.svg and serving_ttft.svg" },
   },
@@ -49,11 +53,11 @@ if opt.sweep then
   local fitted = fh.gate.fit(need(fh.sweep.read(opt.sweep)))
   engine = fh.engine.measured(fitted, { rest = { step_us = opt.step_us or 0, token_us = opt.token_us or 0 } })
 end
-local arms = opt.arms or { "padded", "gate 2048", "native", opt.sweep and "auto" or nil }
+local arms = opt.arms or { "padded", "gate " .. opt.min_sq, "native", opt.sweep and "auto" or nil }
 local seen = fh.pictures.serving()
 local ab = fh.serve { on_step = opt.pictures and seen.on_step or nil,
   workload = workload, engine = engine, arms = arms, max_num_batched_tokens = opt.max_num_batched_tokens,
-  repetitions = opt.repetitions }
+  repetitions = opt.repetitions, speedup = opt.speedup, tp = opt.tp }
 print(ab)
 if opt.pictures then
   for name, svg in pairs { steps = seen:svg() or false, ttft = fh.pictures.ttft(ab) or false } do

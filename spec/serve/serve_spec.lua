@@ -165,3 +165,76 @@ describe("serve", function()
       helper.refusal(function() serve.run { workload = w, engine = "h20" } end))
   end)
 end)
+
+describe("What if", function()
+  local one = workload.cold { input = 8192, count = 1 }
+  local function attention(o)
+    o.workload, o.engine, o.arms = one, o.engine or toy(), o.arms or { "padded", "native" }
+    local rows = serve(o).rows
+    return rows[#rows].counters.attention_s, rows[#rows]
+  end
+
+  it("the kernel were faster: native attention shrinks by that ratio, padded attention stays", function()
+    local padded = attention { arms = { "padded" } }
+    assert.near(padded / 2, attention {}, 1e-12)
+    assert.near(padded / 4, attention { speedup = 4 }, 1e-12)
+    assert.near(padded, attention { speedup = 4, arms = { "native", "padded" } }, 1e-12)
+  end)
+
+  it("fewer cards shared the heads: each rank pads to the same tile, and the rest of a step grows", function()
+    local before, after = toy(), toy():what_if { tp = 2 }
+    assert.equal(32, after.preset.h_q)
+    assert.equal(4 * before.rest.step_us, after.rest.step_us)
+    assert.near(attention { arms = { "padded" } }, attention { arms = { "padded" }, tp = 2 }, 1e-12)
+    assert.matches("\nwhat if: 2 cards in place of 8; .*an assumption\n", tostring(after))
+  end)
+
+  it("the gate were another", function()
+    local _, row = attention { arms = { "padded", "gate 8192" } }
+    assert.same({ native = 8192 }, row.counters.rows)
+    _, row = attention { arms = { "padded", "gate 8193" } }
+    assert.same({ padded = 8192 }, row.counters.rows)
+  end)
+
+  it("another path took all chunks", function()
+    local _, row = attention { engine = engine_preset.get "h200x8-tp8", arms = { "padded", "gather" } }
+    assert.same({ gather = 8192 }, row.counters.rows)
+  end)
+
+  it("chunks were smaller", function()
+    local _, row = attention { max_num_batched_tokens = 1024 }
+    assert.same({ native = 8 }, row.counters.calls)
+  end)
+
+  it("the device were another", function()
+    local _, h20 = attention { engine = "h20x8-tp8", arms = { "padded" } }
+    local _, h200 = attention { engine = "h200x8-tp8", arms = { "padded" } }
+    assert.is_true(h200.figures.ttft_s < h20.figures.ttft_s / 2)
+  end)
+
+  it("is refused where it has no effect, and where nothing is padded", function()
+    local function refused(message, o)
+      assert.equal(message, helper.refusal(function() o.workload = one serve.run(o) end))
+    end
+    refused("serve: speedup: has no effect on arm padded alone", { engine = toy(), speedup = 2, arms = { "padded" } })
+    refused("serve: speedup: has no effect on engine h200x8-tp8, whose attention is measured",
+      { engine = "h200x8-tp8", speedup = 2 })
+    refused("serve: tp: has no effect on engine h200x8-tp8, whose attention is measured", { engine = "h200x8-tp8", tp = 4 })
+    refused("serve: tp: got 1, wanted one at which heads of v4.1-flash are padded: 2, 4, 8, 16", { engine = toy(), tp = 1 })
+  end)
+
+  it("comes from the command line", function()
+    local run = "./fewhead run experiments/serving_ab.lua --workload cold32k --repetitions 1 "
+    local status, out = process.run(run .. "--speedup 2 --tp 4 --min-sq 512 --max-tokens 4096")
+    assert.equal(0, status)
+    assert.matches("engine h20x8%-tp8 what if: v4.1%-flash tp4", out)
+    assert.matches("native = padded / 2.00", out)
+    assert.matches("at most 4096 tokens a step", out)
+    assert.matches("\ngate 512 ", out)
+    local _, err
+    status, _, err = process.run(run .. "--speedup 2 --device-preset h200x8-tp8")
+    assert.same({ 2, "serving_ab: --speedup: has no effect on engine h200x8-tp8, whose attention is measured\n" }, { status, err })
+    status, _, err = process.run(run .. "--min-sq 512 --arms padded,native")
+    assert.same({ 2, "serving_ab: --min-sq: has no effect with --arms (--help lists the options)\n" }, { status, err })
+  end)
+end)

@@ -118,6 +118,48 @@ function M.computed(options)
       :format(preset.h_pad, preset.d_qk + preset.d_v, rate, efficiency, ratio),
     o.about,
   }
+  engine.computed_from = o
+  return engine
+end
+
+--- The same engine with another kernel or on another number of cards, for questions of the kind "what if". change = { speedup =
+-- the time of padded over that of native heads, tp = cards that share the heads }. With tp the time of a token and of a step
+-- besides attention is taken to shrink as the cards grow in number, which nobody has measured; padded heads cost the same. Raises
+-- where the attention is measured, and for a tp that the model has no preset of or that leaves no head to pad.
+function Engine:what_if(change, level)
+  level = (level or 1) + 1
+  local c = args.options("engine:what_if", change, { "speedup", "tp" }, level)
+  local from = self.computed_from
+  if not from then
+    error(("%s: has no effect on engine %s, whose attention is measured"):format(c.speedup and "speedup" or "tp", self.name), level)
+  end
+  local o, rest, lines = {}, {}, {}
+  for key, value in pairs(from) do o[key] = value end
+  for key, value in pairs(self.rest) do rest[key] = value end
+  o.ratio, o.rest = args.number("speedup", c.speedup or o.ratio, 1e-6, nil, level), rest
+  if c.tp then
+    local model, before = self.preset.name:match("^(.-) tp(%d+)$")
+    local name = ("%s tp%d"):format(model, args.integer("tp", c.tp, 1, nil, level))
+    local sizes, known = {}, false
+    for _, each in ipairs(presets.names()) do
+      local of, size = each:match("^(.-) tp(%d+)$")
+      local p = of == model and presets.get(each)
+      if p and p.h_q < p.h_pad then sizes[#sizes + 1], known = tonumber(size), known or each == name end
+    end
+    table.sort(sizes)
+    if not known then
+      error(("tp: got %d, wanted one at which heads of %s are padded: %s"):format(c.tp, model, table.concat(sizes, ", ")), level)
+    end
+    o.preset = name
+    for _, key in ipairs { "step_us", "token_us", "context_us" } do rest[key] = rest[key] * tonumber(before) / c.tp end
+    lines[1] = ("what if: %d cards in place of %s; the rest of a step is taken to shrink with them: an assumption"):format(c.tp,
+      before)
+  end
+  if c.speedup then lines[#lines + 1] = ("what if: native heads %g times as fast as padded ones"):format(c.speedup) end
+  o.draft, o.acceptance = self.draft, self.acceptance
+  o.name = o.name .. " what if" -- published figures are those of another engine
+  local engine = M.computed(o)
+  for _, line in ipairs(lines) do engine.lines[#engine.lines + 1] = line end
   return engine
 end
 

@@ -152,13 +152,26 @@ local function of_scheduler(key) return scheduler.rows.by_key[key] end
 M.rows = option.rows("serve", {
   { "workload", "ANY", "a name, a workload or a function of the seed" }, { "engine", "ANY", "a name, or an object of fh.engine" },
   { "--arms", "LIST", "of padded, gate N, native, auto, gather, packed", kind = "TABLE" },
+  { "--speedup", "NUMBER", "what if: native heads so many times as fast as padded ones", lo = 1e-6 },
+  { "--tp", "INTEGER", "what if: so many cards share the heads", lo = 1 },
   { "--repetitions", "INTEGER", "seeds of speculative decoding", lo = 1, hi = 1000 },
   of_scheduler "max_num_batched_tokens", of_scheduler "max_num_seqs", of_scheduler "max_model_len", of_scheduler "max_kv_tokens",
   of_scheduler "acceptance", of_scheduler "on_step",
 })
 
+-- The engine with another kernel or on other cards.
+local function what_if(engine, o, level)
+  local padded = true
+  for _, arm in ipairs(o.arms or { "gate 2048" }) do padded = padded and (arm == "padded" or arm.path == "padded") end
+  if o.speedup and padded then error("serve: speedup: has no effect on arm padded alone", level + 1) end
+  local ok, changed = pcall(engine.what_if, engine, { speedup = o.speedup, tp = o.tp })
+  if ok then return changed end
+  error("serve: " .. tostring(changed):gsub("^.-%.lua:%d+: ", ""), level + 1)
+end
+
 --- Run an A/B. Options: workload (a name of fh.workload, a workload, or a function(seed) -> workload), engine (a name
 -- or an object of fh.engine), arms (default { "padded", "gate 2048" }; the first is what the others are held against),
+-- speedup and tp: what if (engine:what_if), refused where no arm or the engine's attention does not depend on them,
 -- repetitions (default 5 where decoding is speculative or the workload a function, else 1), max_num_batched_tokens
 -- (8192), max_num_seqs, max_model_len, max_kv_tokens (fh.scheduler), acceptance (instead of the engine's),
 -- on_step(arm, chunk, us, start_us, steps, attention_us). Returns { workload =, engine =, rows = { { name =, figures =
@@ -183,6 +196,7 @@ function M.run(options)
     engine = engine:with {}
     engine.acceptance = o.acceptance
   end
+  if o.speedup or o.tp then engine = what_if(engine, o, 2) end
   local chance = engine.draft or type(o.workload) == "function"
   local repetitions = o.repetitions or chance and M.repetitions or 1
   local arms = {}
