@@ -86,7 +86,7 @@ X86 := $(filter x86_64 amd64,$(shell uname -m))
 amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-bf16)
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test test-kill test-slurm robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-api lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: all lib help setup sweep test test-kill test-slurm robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-api lint-rock lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # Builds in a make of its own. It uses every CPU unless the caller gave a -j, since one file after another takes minutes with CUDA. It
 # also reads this file again: setup may have installed the compiler just now.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -274,7 +274,7 @@ repl:
 # ---- Lint: each tool is a target of its own, so that `make -k lint` runs all of them. Compiler warnings are errors in every build.
 C_FILES := $(SOURCES) $(FLASHMLA_SOURCES) $(CTEST_SOURCES) $(filter-out spec/c/test_%.c,$(wildcard spec/c/*.c)) $(wildcard bench/*.c)
 
-LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-api lint-exports lint-format
+LINT := lint-lua lint-c lint-tidy lint-sh lint-docs lint-api lint-rock lint-exports lint-format
 lint: $(LINT)
 list-lint:
 	@printf '%s\n' $(LINT)
@@ -317,6 +317,8 @@ lint-api:
 	@tools/setup.sh run
 	$(build_now)
 	luajit tools/lint_api.lua
+lint-rock:
+	@command -v luarocks >/dev/null || { echo 'lint-rock: not run, luarocks is not installed'; exit 0; }; luarocks lint *.rockspec
 lint-docs:
 	@tools/setup.sh run
 	$(build_now)
@@ -368,7 +370,7 @@ test-vllm: torch-env stage-vllm
 	@PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$(abspath $(BUILD)/python):$(abspath $(BUILD)/vllm) "$(TORCH_ENV)/bin/python" -m pytest -q \
 	  -c engines/vllm/pyproject.toml --rootdir engines/vllm engines/vllm/tests $(ARGS)
 
-# ---- Install. The Lua modules find header and library from where they lie themselves. Every file gets its mode here, and `install -d`
+# ---- Install. The Lua modules find header and library from where they lie themselves, and a C program by the rpath in fewhead.pc. Every file gets its mode here, and `install -d`
 # makes folders with 755: what is installed is for everybody, whatever the umask is.
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -377,39 +379,44 @@ LIBDIR  ?= $(PREFIX)/lib
 LUADIR  ?= $(PREFIX)/share/lua/5.1
 INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
+# Experiments, and the records that predictions are made from.
+SHIPPED ?= $(DATADIR)/fewhead
 
 # The rooms of the Lua side, the facade's own folder first.
 MODULES := $(patsubst %/,%,$(sort $(dir $(wildcard lua/fewhead/*.lua lua/fewhead/*/*.lua))))
 
 install: install-lua
-	install -d "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(DATADIR)/fewhead/experiments"
+	install -d "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig"
 	install -m 644 lib/include/*.h "$(DESTDIR)$(INCLUDEDIR)/"
 	ln -sf libfewhead.so "$(DESTDIR)$(LIBDIR)/$(SONAME)"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(version)|' \
 	  fewhead.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
-	install -m 644 experiments/*.lua "$(DESTDIR)$(DATADIR)/fewhead/experiments/"
-	install -D -m 755 experiments/cluster/sweep.sbatch "$(DESTDIR)$(DATADIR)/fewhead/experiments/cluster/sweep.sbatch"
 	install -d "$(DESTDIR)$(DATADIR)/bash-completion/completions"
 	FEWHEAD_LIB="$(abspath $(LIBRARY))" ./fewhead completion bash > $(BUILD)/gen/completion.bash
 	install -m 644 $(BUILD)/gen/completion.bash "$(DESTDIR)$(DATADIR)/bash-completion/completions/fewhead"
-	for f in results/*/packed.jsonl results/*/gate_sweep.jsonl; do \
-	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(DATADIR)/fewhead/$$f" || exit 1; done
+	@echo 'fewhead: installed below $(DESTDIR)$(PREFIX); a C program: cc program.c $$(pkg-config --cflags --libs fewhead)'
+	@$(if $(DESTDIR),:,pkg-config --exists fewhead 2>/dev/null) || \
+	  echo 'fewhead: pkg-config does not look there: export PKG_CONFIG_PATH=$(LIBDIR)/pkgconfig'
 
-# The command, the Lua modules and what they need: a package of Lua modules installs this part alone.
+# The command, the Lua modules, the experiments and what they need: a package of Lua modules installs this part alone.
 install-lua: lib
-	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)" $(MODULES:lua/%='$(DESTDIR)$(LUADIR)/%')
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(DESTDIR)$(SHIPPED)/experiments" $(MODULES:lua/%='$(DESTDIR)$(LUADIR)/%')
 	install -m 755 $(LIBRARY) $(FLASHMLA) "$(DESTDIR)$(LIBDIR)/"
 	set -e; for room in $(MODULES); do install -m 644 $$room/*.lua "$(DESTDIR)$(LUADIR)/$${room#lua/}/"; done
 	install -m 644 lib/include/fewhead.h "$(DESTDIR)$(LUADIR)/fewhead/"
 	install -m 755 fewhead "$(DESTDIR)$(BINDIR)/"
+	install -m 644 experiments/*.lua "$(DESTDIR)$(SHIPPED)/experiments/"
+	install -D -m 755 experiments/cluster/sweep.sbatch "$(DESTDIR)$(SHIPPED)/experiments/cluster/sweep.sbatch"
+	for f in results/*/packed.jsonl results/*/gate_sweep.jsonl; do \
+	  [ ! -f "$$f" ] || install -D -m 644 "$$f" "$(DESTDIR)$(SHIPPED)/$$f" || exit 1; done
 
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/fewhead" "$(DESTDIR)$(INCLUDEDIR)/fewhead.h" "$(DESTDIR)$(INCLUDEDIR)/fewhead_provider.h"
 	rm -f "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libfewhead.so" "$(DESTDIR)$(LIBDIR)/libfewhead_flashmla.so" \
 	  "$(DESTDIR)$(LIBDIR)/pkgconfig/fewhead.pc"
 	rm -f "$(DESTDIR)$(DATADIR)/bash-completion/completions/fewhead"
-	rm -rf "$(DESTDIR)$(LUADIR)/fewhead" "$(DESTDIR)$(DATADIR)/fewhead"
+	rm -rf "$(DESTDIR)$(LUADIR)/fewhead" "$(DESTDIR)$(SHIPPED)"
 
 clean:
 	rm -rf $(BUILD)

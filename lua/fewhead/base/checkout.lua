@@ -25,9 +25,10 @@ M.root = root == "" and "./" or root
 --- PREFIX of an installed copy that lies in PREFIX/share/lua/5.1/fewhead/; else nil.
 M.prefix = M.modules:match("^(.*/)share/lua/5%.1/fewhead/$")
 
---- The folder that holds experiments/: the checkout, or PREFIX/share/fewhead of an installed copy. nil where neither is there.
+--- The folder that holds experiments/: the checkout; or, of an installed copy, PREFIX/share/fewhead, or shipped/ beside the
+-- modules, where luarocks puts it. nil where none is there.
 function M.shipped()
-  for _, folder in ipairs { M.modules .. "../..", M.modules .. "../../../fewhead" } do
+  for _, folder in ipairs { M.modules .. "../..", M.modules .. "../../../fewhead", M.modules .. "shipped" } do
     local file = io.open(folder .. "/experiments/gate_sweep.lua")
     if file then
       file:close()
