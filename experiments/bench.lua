@@ -70,15 +70,22 @@ local plan = assert(fh.plan.build(problem))
 
 local paths = fh.path.candidates()
 local arms, rows, wrong = { { name = "sgemm", run = sgemm } }, {}, false
+local line = fh.progress { total = #paths + 1, noun = "steps" }
 for i, path in ipairs(paths) do
+  line:step("parity of " .. path)
   local with = { plan = fh.path.get(path).wants_plan and plan or nil }
   local parity = fh.parity.check(problem, path, { against = "reference", sample = math.min(opt.s_q, PARITY_ROWS) })
-  wrong = wrong or parity.status ~= "pass"
+  if parity.status ~= "pass" then
+    wrong = true
+    line:failed()
+  end
   rows[i] = { path = path, parity = parity.status, work = assert(problem:run(path, outputs, with)) }
   arms[i + 1] = { name = path, run = assert(problem:runner(path, outputs, with)) }
 end
 
+line:step(("times of sgemm and %d paths, up to %g s"):format(#paths, opt.seconds))
 local time = assert(fh.timing.measure(arms, { max_seconds = opt.seconds }))
+line:clear()
 
 -- ---- The table ----------------------------------------------------------------------------------------------------------------
 

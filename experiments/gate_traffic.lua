@@ -22,11 +22,14 @@ local opt = fh.options {
 }:read(arg)
 if #opt.traffic == 0 then fh.cli.exit(fh.cli.USAGE, "gate_traffic: no trace, wanted --traffic FILE") end
 
+local line = fh.progress { noun = "traces" }
 local found, err = fh.traffic {
+  on_file = function(name, i, n) line:step(name, i, n) end,
   traffic = opt.traffic, sweep = opt.sweep, layout = opt.layout, pattern = opt.pattern, min_sq = opt.min_sq,
   max_tokens = opt.max_tokens, decode_rows = opt.decode_rows, load = not opt.alone and opt.load or nil,
   tokens_per_s = not opt.alone and opt.tokens_per_s or nil, pack = not opt.alone, prefix_cache = not opt.no_prefix_cache,
   skip_bad = opt.skip_bad,
 }
+line:clear()
 if not found then fh.cli.exit(fh.cli.FAILED, err) end
 print(found)

@@ -55,9 +55,12 @@ if opt.sweep then
 end
 local arms = opt.arms or { "padded", "gate " .. opt.min_sq, "native", opt.sweep and "auto" or nil }
 local seen = fh.pictures.serving()
-local ab = fh.serve { on_step = opt.pictures and seen.on_step or nil,
+local line = fh.progress { noun = "runs" }
+local function on_run(arm, repetition, i, n) line:step(("%s, repetition %d"):format(arm, repetition), i, n) end
+local ab = fh.serve { on_run = on_run, on_step = opt.pictures and seen.on_step or nil,
   workload = workload, engine = engine, arms = arms, max_num_batched_tokens = opt.max_num_batched_tokens,
   repetitions = opt.repetitions, speedup = opt.speedup, tp = opt.tp }
+line:clear()
 print(ab)
 if opt.pictures then
   for name, svg in pairs { steps = seen:svg() or false, ttft = fh.pictures.ttft(ab) or false } do

@@ -39,7 +39,8 @@ for lists, cell in pairs(found) do
   if not has_padded(cell.cold) or not has_padded(cell.closed) then found[lists] = nil end
 end
 if not next(found) then
-  fh.cli.exit(fh.cli.FAILED, ("serving_engine: %s: no %s and %s of arm %s with the same lists"):format(path, COLD, CLOSED, PADDED))
+  fh.cli.exit(fh.cli.FAILED, ("serving_engine: %s: no %s and %s of arm %s with the same lists"):format(path, COLD, CLOSED,
+    PADDED))
 end
 
 local rows = {}

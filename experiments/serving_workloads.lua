@@ -36,11 +36,14 @@ end
 
 local rows, records, failed = {}, {}, false
 local run = fh.run.header(fh.device.default(), arg)
+local line = fh.progress { total = #list, noun = "workloads" }
 for _, workload in ipairs(list) do
+  line:step(workload.name)
   local ab = fh.serve { workload = workload, engine = engine, arms = opt.arms }
   for _, row in ipairs(ab.rows) do
     local figures, change = row.figures or {}, row.change or {}
     failed = failed or row.error ~= nil
+    if row.error then line:failed() end
     local routed, all = 0, 0
     for path, n in pairs(row.counters.rows) do
       all, routed = all + n, routed + (path == "padded" and 0 or n)
@@ -53,6 +56,8 @@ for _, workload in ipairs(list) do
       figures = row.figures, change = row.change, counters = row.counters, error = row.error, run = run }
   end
 end
+
+line:clear()
 
 local function percent(digits, sign) return function(v) return ("%" .. sign .. "." .. digits .. "f %%"):format(100 * v) end end
 local columns = {

@@ -127,6 +127,13 @@ describe("serve", function()
     assert.is_true(math.abs(ab.rows[1].metrics.steady.total_tok_s / ab.rows[1].figures.total_tok_s - 1) < 0.2)
   end)
 
+  it("says before each run which one it is", function()
+    local seen = {}
+    serve { workload = w, engine = toy(), arms = { "padded", "native" }, repetitions = 2,
+      on_run = function(...) seen[#seen + 1] = table.concat({ ... }, " ") end }
+    assert.same({ "padded 1 1 4", "padded 2 2 4", "native 1 3 4", "native 2 4 4" }, seen)
+  end)
+
   it("gives two equal arms equal figures", function()
     local ab = serve { workload = w, engine = toy(1), arms = { "padded", "native" } }
     assert.equal(0, ab.rows[2].change.total_tok_s.mean)
@@ -233,7 +240,8 @@ describe("What if", function()
     assert.matches("\ngate 512 ", out)
     local _, err
     status, _, err = process.run(run .. "--speedup 2 --device-preset h200x8-tp8")
-    assert.same({ 2, "serving_ab: --speedup: has no effect on engine h200x8-tp8, whose attention is measured\n" }, { status, err })
+    assert.same({ 2, "serving_ab: --speedup: has no effect on engine h200x8-tp8, whose attention is measured\n" },
+      { status, err })
     status, _, err = process.run(run .. "--min-sq 512 --arms padded,native")
     assert.same({ 2, "serving_ab: --min-sq: has no effect with --arms (--help lists the options)\n" }, { status, err })
   end)

@@ -131,7 +131,8 @@ function Engine:what_if(change, level)
   local c = args.options("engine:what_if", change, { "speedup", "tp" }, level)
   local from = self.computed_from
   if not from then
-    error(("%s: has no effect on engine %s, whose attention is measured"):format(c.speedup and "speedup" or "tp", self.name), level)
+    error(("%s: has no effect on engine %s, whose attention is measured"):format(c.speedup and "speedup" or "tp", self.name),
+      level)
   end
   local o, rest, lines = {}, {}, {}
   for key, value in pairs(from) do o[key] = value end

@@ -157,6 +157,7 @@ M.rows = option.rows("serve", {
   { "--repetitions", "INTEGER", "seeds of speculative decoding", lo = 1, hi = 1000 },
   of_scheduler "max_num_batched_tokens", of_scheduler "max_num_seqs", of_scheduler "max_model_len", of_scheduler "max_kv_tokens",
   of_scheduler "acceptance", of_scheduler "on_step",
+  { "on_run", "FUNCTION", "told which run comes next" },
 })
 
 -- The engine with another kernel or on other cards.
@@ -174,10 +175,10 @@ end
 -- speedup and tp: what if (engine:what_if), refused where no arm or the engine's attention does not depend on them,
 -- repetitions (default 5 where decoding is speculative or the workload a function, else 1), max_num_batched_tokens
 -- (8192), max_num_seqs, max_model_len, max_kv_tokens (fh.scheduler), acceptance (instead of the engine's),
--- on_step(arm, chunk, us, start_us, steps, attention_us). Returns { workload =, engine =, rows = { { name =, figures =
--- means of total_tok_s, output_tok_s, ttft_s, ttft_p99_s, tpot_ms, latency_s; change = { [figure] = { mean =, lo =, hi
--- = } } beside the first arm, metrics = of the first repetition, counters = its calls and rows by path, first_tokens =
--- its requests as { sent_s =, ttft_s = }, error = why it is no result }, .. } }; prints as a table.
+-- on_step(arm, chunk, us, start_us, steps, attention_us), on_run(arm, repetition, i, n) before run i of n. Returns { workload =,
+-- engine =, rows = { { name =, figures = means of total_tok_s, output_tok_s, ttft_s, ttft_p99_s, tpot_ms, latency_s; change = {
+-- [figure] = { mean =, lo =, hi = } } beside the first arm, metrics = of the first repetition, counters = its calls and rows by
+-- path, first_tokens = its requests as { sent_s =, ttft_s = }, error = why it is no result }, .. } }; prints as a table.
 function M.run(options)
   local o = option.table("serve", args.table("serve", options, 2), M.rows, 2)
   local engine = o.engine
@@ -210,6 +211,7 @@ function M.run(options)
   for i, arm in ipairs(arms) do
     local row, list = { name = arm.name }, {}
     for seed = 1, repetitions do
+      if o.on_run then o.on_run(arm.name, seed, (i - 1) * repetitions + seed, #arms * repetitions) end
       local workload = make(seed)
       ab.workload = ab.workload or workload
       local m, counters, run = run_arm(workload, engine, arm, o, seed)

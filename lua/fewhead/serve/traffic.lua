@@ -30,14 +30,14 @@ M.rows = option.rows("traffic", {
   { "--pattern", "NAME", "use this pattern's times only", choices = case.rows.by_key.pattern.choices },
   { "--min-sq", "AXIS", "thresholds to compare (default 0, 64, 128 .. 2048)", lo = 0 },
   { "--skip-bad", nil, "leave bad lines of the trace out and count them" },
-  unpack(CHUNKS),
+  { "on_file", "FUNCTION", "told which trace comes next" }, unpack(CHUNKS),
 })
 
 --- Score gates on traffic. Options: traffic, a file or a list of them; sweep, a run's folder, a folder of runs or a file of
 -- records ("results/local"); layout, pattern: use these cells' times alone; min_sq, thresholds to compare, as an axis of whole
--- numbers; skip_bad; and those of fh.trace.chunks. Returns { source = where the times are from, in words, gate = fitted to
--- them, parts = one a file: { trace =, chunks =, rows =, note = } as fh.score.score has them }, which prints as text; nil,
--- err.
+-- numbers; skip_bad; on_file(name, i, n), called before each file; and those of fh.trace.chunks. Returns { source = where the
+-- times are from, in words, gate = fitted to them, parts = one a file: { trace =, chunks =, rows =, note = } as fh.score.score
+-- has them }, which prints as text; nil, err.
 function M.run(options)
   local o = option.table("traffic", options, M.rows)
   if #o.traffic == 0 then error("traffic: traffic: got none, wanted at least one file", 2) end
@@ -52,6 +52,7 @@ function M.run(options)
   local gates, how = score.candidates(self.gate, min_sq), {}
   for _, row in ipairs(CHUNKS) do how[row.key] = options[row.key] end
   for i, name in ipairs(o.traffic) do
+    if o.on_file then o.on_file(name, i, #o.traffic) end
     local part = {}
     part.trace, err = trace.read(name, { skip_bad = o.skip_bad })
     if not part.trace then return nil, err end
