@@ -103,6 +103,10 @@ describe("other pictures", function()
     local seen = pictures.serving()
     local ab = fh.serve { workload = "C16x8kx48", engine = "h20x8-tp8", repetitions = 2, on_step = seen.on_step }
     has(seen:svg(), ">gate 2048</text>")
+    for _, name in ipairs { "whole step", "attention", "all else" } do has(seen:svg(), ">" .. name .. "<") end
+    local tops = 0 -- all arms on one axis, up to 1000 ms
+    for _ in seen:svg():gmatch(">1000</text>") do tops = tops + 1 end
+    assert.equal(2, tops)
     has(pictures.ttft(ab), ">Time to first token<")
     local count = 0
     for _ in pictures.ttft(ab):gmatch("<circle") do count = count + 1 end

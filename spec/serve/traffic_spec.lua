@@ -46,8 +46,8 @@ describe("fh.traffic", function()
     assert.equal('traffic: layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
       refused { traffic = trace, layout = "vlm" })
     assert.equal("traffic: min_sq: got -1, wanted a whole number >= 0", refused { traffic = trace, min_sq = -1 })
-    assert.equal('traffic: unknown option "tracks"; known: traffic, sweep, layout, pattern, min_sq, skip_bad, on_file, max_tokens, '
-      .. "decode_rows, tokens_per_s, prefix_cache, load, pack", refused { tracks = trace })
+    assert.equal('traffic: unknown option "tracks"; known: traffic, sweep, layout, pattern, min_sq, skip_bad, on_file, '
+      .. "max_tokens, decode_rows, tokens_per_s, prefix_cache, load, pack", refused { tracks = trace })
     local none, err = fh.traffic { traffic = folder .. "no", sweep = sweep }
     assert.is_nil(none)
     assert.equal(folder .. "no: No such file or directory", err)

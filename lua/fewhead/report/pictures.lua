@@ -503,7 +503,7 @@ end
 --- How long a step takes over the run, arm by arm, and which part of it is attention: means over slices of the run. nil without
 -- steps.
 function Serving:svg(o)
-  local panels, last = {}, 0
+  local panels, last, longest = {}, 0, 0
   for _, arm in ipairs(self.order) do
     for _, step in ipairs(self.arms[arm]) do last = math.max(last, step.start_us) end
   end
@@ -516,20 +516,24 @@ function Serving:svg(o)
       local count = step.steps or 1
       slice.n, slice.us, slice.attention = slice.n + count, slice.us + step.us * count, slice.attention + step.attention_us
     end
-    local whole, attention = {}, {}
+    local whole, attention, rest = {}, {}, {}
     for i = 1, SLICES do
       local slice = slices[i]
       if slice then
         local x = (i - 0.5) / SLICES * last / 1e6
         whole[#whole + 1] = { x = x, y = slice.us / slice.n / 1e3 }
         attention[#attention + 1] = { x = x, y = slice.attention / slice.n / 1e3 }
+        rest[#rest + 1] = { x = x, y = (slice.us - slice.attention) / slice.n / 1e3 }
+        longest = math.max(longest, whole[#whole].y)
       end
     end
     panels[#panels + 1] = { title = arm, y = { label = "ms a step", zero = true }, height = 170, series = {
       { name = "whole step", colour = 7, markless = true, points = whole },
       { name = "attention", colour = 1, markless = true, points = attention },
+      { name = "all else", colour = 2, dash = "7 4", markless = true, points = rest },
     } }
   end
+  for _, panel in ipairs(panels) do panel.y.most = longest end
   if #panels == 0 then return nil end
   return plot.svg { title = "Step time over the run", subtitle = "means over 1/80 of the run",
     x = { label = "seconds", log = false }, panels = panels, columns = 2, inline = o and o.inline }

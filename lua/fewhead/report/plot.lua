@@ -148,6 +148,7 @@ local function y_axis_of(y, values, level)
     return { lo = lo, hi = hi, log = true }, ticks, label
   end
   if y.zero then lo = math.min(0, lo) end
+  hi = math.max(hi, y.most or hi) -- panels beside each other may share an axis
   local ticks
   lo, hi, ticks = linear_ticks(lo, hi, 6)
   return { lo = lo, hi = hi }, ticks, label
