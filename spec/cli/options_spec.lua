@@ -1,5 +1,6 @@
 local helper = require "spec.helper"
 local options = require "fewhead.cli.options"
+require "fewhead.decide.axis" -- its kinds
 local process = require "spec.process"
 
 local function parser(list, more)

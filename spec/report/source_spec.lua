@@ -1,4 +1,5 @@
 local helper = require "spec.helper"
+local process = require "spec.process"
 local some = require "spec.report.some_records"
 local source = require "fewhead.report.source"
 
@@ -66,5 +67,23 @@ describe("source.read", function()
     local runs = source.runs { some.record(1, { run = late }), some.record(2), some.record(3) }
     assert.same({ "a", "b" }, { runs[1].id, runs[2].id })
     assert.equal(2, #runs)
+  end)
+end)
+
+-- Records are read, compared and drawn on machines that build nothing.
+describe("Commands that only read records", function()
+  it("need no library", function()
+    local file = "results/nvidia-h200/peers.jsonl"
+    for _, words in ipairs {
+      { "compare", file, file }, { "plot", file }, { "page", file, "--out", folder .. "x.html" },
+      { "export", file, "--out", folder .. "x.csv" },
+    } do
+      local status, _, err = process.run({ "./fewhead", unpack(words) }, { env = { FEWHEAD_LIB = folder .. "none.so" } })
+      assert.same({ words[1], 0, "" }, { words[1], status, err })
+    end
+  end)
+
+  it("draw the published gate where the library has it", function()
+    assert.equal(require("fewhead.decide.gate").default_min_sq, require("fewhead.serve.published").min_sq)
   end)
 end)

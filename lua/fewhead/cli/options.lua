@@ -9,11 +9,18 @@
 -- A row of options is fewhead.base.option's, which checks Lua tables by the same rows. Names stand for the rows that experiments
 -- share: see M.shared.
 local args = require "fewhead.base.arguments"
-local axis = require "fewhead.decide.axis"
 local exit = require "fewhead.cli.exit"
 local option = require "fewhead.base.option"
 
 local M = {}
+
+-- Kinds of rooms that need the C library, loaded where a row asks for them: commands that only read records need no library.
+local ROOM_OF_KIND = { AXIS = "fewhead.decide.axis", TAGS = "fewhead.record.tags" }
+setmetatable(option.kinds, { __index = function(kinds, name)
+  if not ROOM_OF_KIND[name] then return nil end
+  require(ROOM_OF_KIND[name])
+  return rawget(kinds, name)
+end })
 
 -- ---- Kinds of this room -------------------------------------------------------------------------------------------------------
 
@@ -66,7 +73,7 @@ function M.axes(defaults)
     changes[key] = changes[key] or {}
     changes[key].default = value
   end
-  return axis.rows(changes)
+  return require("fewhead.decide.axis").rows(changes)
 end
 
 --- The device that --device names; nil and the reason, by that option.

@@ -31,7 +31,7 @@ local function times_text(v) return ("%.3gx"):format(v) end
 
 --- The published gate as a mark of pictures.
 function M.marks()
-  local least = require("fewhead.decide.gate").default_min_sq
+  local least = require("fewhead.serve.published").min_sq -- pictures are made where no library is built
   return { { x = least, label = ("published %d"):format(least), colour = 6 } }
 end
 
