@@ -143,7 +143,7 @@ INLINE vf follow_largest(few *t, const vf *x, const __mmask16 *counts) {
   const __mmask16 first = no_reference(reference);
   const __mmask16 raised = first | _mm512_cmp_ps_mask(rise, vset1(SLACK), _CMP_GT_OQ);
   if (raised) {
-    const vf alpha = _mm512_mask_blend_ps(raised, vset1(1), vexp2(vsub(vset1(0), rise)));
+    const vf alpha = _mm512_mask_blend_ps(raised, vset1(1), weight(vsub(vset1(0), rise)));
     rescale(t, _mm512_mask_mov_ps(alpha, first, vset1(0)));
     reference = _mm512_mask_mov_ps(reference, raised, largest);
     vstore(t->reference, reference);
@@ -198,7 +198,7 @@ static void softmax(few *t, const uint8_t *lanes) {
   if (odd) t->spoilt |= has_spoilt(x);
   const vf base = finite_reference(follow_largest(t, x, counts)), scale = vset1(t->scale);
   UNROLL for (int i = 0; i < 8; i++) {
-    x[i] = _mm512_maskz_mov_ps(counts[i], vexp2(vmul(vsub(x[i], base), scale)));
+    x[i] = _mm512_maskz_mov_ps(counts[i], weight(vmul(vsub(x[i], base), scale)));
     part[i % 2] = vadd(part[i % 2], x[i]);
   }
   vstore(t->sum, vadd(vload(t->sum), vadd(part[0], part[1])));

@@ -236,7 +236,7 @@ INLINE void weigh(const int masked, passage *t, int32_t k, int32_t v, vf referen
   UNROLL for (int i = 0; i < 16; i++) {
     vi h[2], l[2];
     UNROLL for (int j = 0; j < 2; j++) {
-      vf p = vexp2(vmul(vsub(vload(s[i / 8] + (2 * i + j) % 16 * 16), base), scale));
+      vf p = weight(vmul(vsub(vload(s[i / 8] + (2 * i + j) % 16 * 16), base), scale));
       if (masked) p = _mm512_maskz_mov_ps(members(t, k + 2 * i + j, v), p);
       part[2 * (i % 2) + j] = vadd(part[2 * (i % 2) + j], p);
       h[j] = _mm512_and_si512(_mm512_castps_si512(p), upper);
@@ -365,7 +365,7 @@ static void weights(passage *t, int32_t keys) {
 static void raise_references(passage *t) {
   for (int32_t v = 0; v < t->vectors; v++) {
     const vf max = vload(t->max + 16 * v), reference = vload(t->reference + 16 * v);
-    const vf a = vexp2(vmul(vsub(reference, max), vset1(t->scale)));
+    const vf a = weight(vmul(vsub(reference, max), vset1(t->scale)));
     const vf factor = _mm512_mask_mov_ps(a, no_reference(max), vset1(1));
     float alpha[16], *o = t->o + (int64_t)v * O_TILES * TILE_FLOATS;
     vstore(alpha, factor);

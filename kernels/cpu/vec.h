@@ -150,18 +150,22 @@ INLINE vi vround_bf16(vf v) {
 INLINE vi vnarrow(vf even, vf odd) { return vround_bf16(even) >> 16 | (vround_bf16(odd) & 0xffff0000u); }
 #endif
 
-/* 2^y for y <= 0, within 3e-7 relative down to y = -126, towards 0 below and 0 from -200 on; 1 at 0, NaN for NaN. The
- * polynomial has the least relative error, 1.1e-7, among those of degree 5 on [-1/2, 1/2] that are 1 at 0. */
-INLINE vf vexp2(vf y) {
-  y = vmax(vset1(-200.0f), y); /* a NaN in the second place stays */
-  const vf n = vround(y), f = vsub(y, n);
+/* 2^f for f within [-1/2, 1/2]. The polynomial has the least relative error, 1.1e-7, among those of degree 5 that are 1
+ * at 0. */
+INLINE vf vexp2_fraction(vf f) {
   vf p = vset1(0x1.5bba14p-10f);
   p = vfma(p, f, vset1(0x1.3cea88p-7f));
   p = vfma(p, f, vset1(0x1.c6b752p-5f));
   p = vfma(p, f, vset1(0x1.ebf9bcp-3f));
   p = vfma(p, f, vset1(0x1.62e42ap-1f));
-  p = vfma(p, f, vset1(1.0f));
-  return vscale(p, n);
+  return vfma(p, f, vset1(1.0f));
+}
+
+/* 2^y for y <= 0, within 3e-7 relative down to y = -126, towards 0 below and 0 from -200 on; 1 at 0, NaN for NaN. */
+INLINE vf vexp2(vf y) {
+  y = vmax(vset1(-200.0f), y); /* a NaN in the second place stays */
+  const vf n = vround(y);
+  return vscale(vexp2_fraction(vsub(y, n)), n);
 }
 
 #endif

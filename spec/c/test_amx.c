@@ -441,7 +441,7 @@ static void long_lists(fhk_cpu *cpu, int32_t h_q) {
 static void rising_logits(fhk_cpu *cpu, int32_t h_q) {
   attention a = make_attention(3, 1400, h_q, 512, 1400, 0, 71);
   for (int64_t i = 0; i < a.q_elements; i += 512) a.q[i] = fh_bf16(8);
-  for (int64_t t = 0; t < 1400; t++) a.kv[t * 512] = fh_bf16((float)t / 8);
+  for (int64_t t = 0; t < 1400; t++) a.kv[t * 512] = fh_bf16((float)t / 2);
   for (int64_t s = 0; s < 3; s++)
     for (int32_t j = 0; j < 1400; j++) a.indices[s * 1400 + j] = s == 2 ? 1399 - j : j;
   result want = reference_result(&a, cpu);
