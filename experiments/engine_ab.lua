@@ -8,8 +8,8 @@
 -- The model is one tensor-parallel rank with 8 heads and random weights: no all-reduce, a dense MLP in place of the experts. In a
 -- whole server the same milliseconds are a smaller share.
 --
--- Answer on an H200, vLLM 0.26, a GLM-5.2 rank: the median TTFT of an 8192-token prompt falls from 494 ms (padded FlashMLA) to
--- 277 ms.
+-- Answer on an H200, vLLM 0.26, a GLM-5.2 rank: the median TTFT of an 8192-token prompt falls from 500 ms (padded FlashMLA) to
+-- 281 ms.
 local fh = require "fewhead"
 
 local START = { "seconds", "parts", "workloads", "lists", "runs", "resume", "site", "python" }

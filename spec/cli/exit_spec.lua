@@ -1,5 +1,4 @@
 local exit = require "fewhead.cli.exit"
-local process = require "spec.process"
 
 describe("exit.with", function()
   it("is an error that says its message where nobody catches it", function()
@@ -30,11 +29,6 @@ describe("exit.status", function()
       inner()
       return 1
     end))
-  end)
-
-  it("is 1 without a word after an error without a value, which is how busted's runner ends a script", function()
-    local code = 'package.path = "lua/?.lua;" .. package.path\nos.exit(require("fewhead.cli.exit").status(error))'
-    assert.same({ 1, "", "" }, { process.run { "luajit", "-e", code } })
   end)
 
   it("does not hide the message of a pcall between them", function()

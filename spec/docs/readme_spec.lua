@@ -67,6 +67,9 @@ end
 -- The file of the checkout that a block is to be put into, nil for others.
 local function target_of(block) return block.text:match("^%-%- in (lua/%S+%.lua)\n") end
 
+-- The file that a block is to be written to, nil for others.
+local function name_of(block) return block.text:match("^%-%- ([%w_]+%.lua)") end
+
 -- Put a block in front of the last entry of a file: the comment that precedes it says so.
 local LAST_ENTRY = "-- What stands for a function; no name that one could give.\n"
 local function put(folder, block)
@@ -80,12 +83,12 @@ end
 local function workplace()
   local folder = helper.folder()
   local root = helper.quoted(process.root)
-  local _, status = helper.shell(("cd %s && cp -R %s/fewhead %s/lua . && ln -s %s/lib %s/build %s/experiments . && "
-    .. "mkdir pc results results/local && ln -s %s/results/nvidia-h200 results"):format(folder, root, root, root, root, root,
-    root))
+  local _, status = helper.shell(("cd %s && cp -R %s/fewhead %s/lua . && ln -s %s/lib %s/build %s/experiments %s/spec "
+    .. "%s/.busted . && mkdir pc results results/local && ln -s %s/results/nvidia-h200 results"):format(folder, root, root, root, root, root,
+    root, root, root))
   assert(status == 0)
   each("lua", function(block)
-    local name = block.text:match("^%-%- ([%w_]+%.lua)")
+    local name = name_of(block)
     if target_of(block) then put(folder, block)
     elseif name then helper.write(folder .. name, block.text) end
   end)
@@ -139,6 +142,17 @@ describe("The documents", function()
 
   each("lua", function(block, where)
     if target_of(block) then return end -- commands run it
+    if name_of(block) then
+      it("use the file of a block: " .. where, function()
+        local used, file, module = false, name_of(block), ('require "%s"'):format(name_of(block):gsub("%.lua$", ""))
+        for _, other in ipairs(blocks) do
+          local command = other.language == "sh" and other.text:find(file, 1, true)
+          used = used or other.document == block.document and (command or other.text:find(module, 1, true)) and true
+        end
+        assert.is_true(used, file)
+      end)
+      return
+    end
     it("show Lua that runs: " .. where, function()
       helper.write(folder .. "script.lua", block.text)
       local status, out, err = process.run("./fewhead run script.lua", { cwd = folder, env = env })

@@ -11,8 +11,8 @@ local M = {}
 -- Commands without an option table.
 local BARE = { run = true, doctor = true, experiments = true, completion = true }
 
--- The parser with which `fewhead WORD ..` would read its words; nil for one that has none. No word is read, nothing runs then. cli:
--- fewhead.cli.cli, which starts this module and so hands itself over.
+-- The parser with which `fewhead WORD ..` would read its words; nil for one that has none. No word is read, nothing runs then.
+-- cli: fewhead.cli.cli, which starts this module and so hands itself over.
 local function parser_of(cli, words)
   local options = require "fewhead.cli.options"
   local found

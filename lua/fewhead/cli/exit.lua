@@ -55,7 +55,6 @@ end
 function M.status(main)
   local ok, result = xpcall(main, function(err)
     if getmetatable(err) == Exit then return err end
-    if err == nil then return setmetatable({ status = M.FAILED }, Exit) end -- busted's runner ends a script so
     if M.is_interrupt(err) then return setmetatable({ status = M.INTERRUPTED, message = "fewhead: interrupted" }, Exit) end
     local message = M.text(err)
     if os.getenv("FEWHEAD_TRACE") == "1" then return debug.traceback(message, 2) end
