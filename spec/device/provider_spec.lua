@@ -450,6 +450,7 @@ describe("a provider on a GPU #gpu", function()
       local c = assert(compare(small { s_q = 64 }, { "padded", bad, "gather" },
         { device = gpu, max_samples = 6, provider_seconds = 2 }))
       local failure = c.records[2].failure
+      assert.is_table(failure, ("%s: %s: %s"):format(manner, c.records[2].parity.status, tostring(c.records[2].parity.reason)))
       assert.same({ "error", wanted.phase, wanted.path, wanted.code },
         { c.records[2].parity.status, failure.phase, failure.path, failure.code }, manner)
       if wanted.text then assert.equal(wanted.text, failure.text)

@@ -58,7 +58,7 @@ static fh_status open_naive(const char *options, void **state, char *) {
   return FH_OK;
 }
 
-static __global__ void trap() { asm("trap;"); }
+static __global__ void trap() { __trap(); }
 
 static fh_status run(void *state, void *, const fh_call *call, char *text) {
   naive *n = (naive *)state;
