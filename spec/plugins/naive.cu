@@ -2,6 +2,7 @@
  * goes wrong: "traps", the kernel ends the CUDA context; "traps-later", from the fourth run on; "crashes", "hangs". */
 #include <cuda_bf16.h>
 #include <fewhead_provider.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -65,7 +66,7 @@ static fh_status run(void *state, void *, const fh_call *call, char *text) {
   const bool later = !strcmp(n->manner, "traps-later") && ++n->runs > 3;
   if (later || !strcmp(n->manner, "traps")) trap<<<1, 1, 0, (cudaStream_t)call->stream>>>();
   if (!strcmp(n->manner, "crashes")) raise(SIGSEGV);
-  while (!strcmp(n->manner, "hangs")) continue;
+  while (!strcmp(n->manner, "hangs")) sleep(1); /* an empty loop would be left out */
   attend<<<(unsigned)(call->s_q * call->h_q), THREADS, 0, (cudaStream_t)call->stream>>>(*call);
   const cudaError_t code = cudaGetLastError();
   if (code == cudaSuccess) return FH_OK;
@@ -74,4 +75,4 @@ static fh_status run(void *state, void *, const fh_call *call, char *text) {
 }
 
 const fh_provider_table fewhead_provider = {FH_PROVIDER_HEAD, .devices = FH_PROVIDER_CUDA, .name = "naive",
-                                            .version = "1", .open = open_naive, .run = run};
+                                            .version = "1",   .open = open_naive,          .run = run};
