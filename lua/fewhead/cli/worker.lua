@@ -14,6 +14,8 @@ local M = {}
 
 local MARKS = 3 -- the descriptor of the memory shared with the parent
 
+local now = require("fewhead.measure.worker").now
+
 local LOST = {} -- what is raised where the device is lost
 
 -- The device and the plug-ins of a message: { dev =, providers = by name, paths = function } | nil, err.
@@ -73,7 +75,7 @@ end
 
 local function call(bench, message, tell, signals)
   while posix.take(signals.continue) do end
-  local control = control_of(bench, tell, signals)
+  local control, begin = control_of(bench, tell, signals), now()
   local ok, value, err = pcall(function()
     local value, err = require("fewhead." .. message.module)[message.name](bench, message.arguments, control)
     control.check_device()
@@ -82,7 +84,7 @@ local function call(bench, message, tell, signals)
   if not ok and value ~= LOST then pcall(control.check_device) end
   if control.lost then return control.lost end
   if not ok then return { raised = tostring(value) } end
-  if value then return { value = value } end
+  if value then return { value = value, seconds = now() - begin } end
   if control.interrupted() then return { interrupted = true } end
   return { err = tostring(err) }
 end

@@ -37,6 +37,8 @@ local now = M.now
 
 local Worker = { __name = "worker" }
 Worker.__index = Worker
+--- The class, for who measures its calls.
+M.class = Worker
 
 -- Starts the process; its lines go to self.lines, and its end to self.ended.
 local function start(self)
@@ -190,10 +192,10 @@ end
 -- that puts providers in the place of their names in a list }; control = { interrupted, stopped, phase, failed = functions }. It
 -- returns a table that JSON holds, or nil and a text. limits: seconds for the call; provider_seconds for one call of a plug-in's
 -- code (M.provider_seconds); deadline on M.now's clock; interrupted, on_interrupt, phase = functions.
--- Returns one of { value = table }; { err = text }, also where no process can be started; { raised = text }; { interrupted = true
--- }; { late = true } where the deadline came; { failure = { phase, path, code, text, provider = whose code ran, or nil, reason =
--- in words, ended = true where the process ended by itself, lost = true where the device is lost } }. After the last two the next
--- call gets a new process.
+-- Returns one of { value = table, seconds = that the function took there }; { err = text }, also where no process can be
+-- started; { raised = text }; { interrupted = true }; { late = true } where the deadline came; { failure = { phase, path, code,
+-- text, provider = whose code ran, or nil, reason = in words, ended = true where the process ended by itself, lost = true where
+-- the device is lost } }. After the last two the next call gets a new process.
 function Worker:call(module, name, arguments, limits)
   limits = limits or {}
   if not self.process then
