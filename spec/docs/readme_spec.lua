@@ -84,8 +84,8 @@ local function workplace()
   local folder = helper.folder()
   local root = helper.quoted(process.root)
   local _, status = helper.shell(("cd %s && cp -R %s/fewhead %s/lua . && ln -s %s/lib %s/build %s/experiments %s/spec "
-    .. "%s/.busted . && mkdir pc results results/local && ln -s %s/results/nvidia-h200 results"):format(folder, root, root, root, root, root,
-    root, root, root))
+    .. "%s/.busted . && mkdir pc results results/local && ln -s %s/results/nvidia-h200 results"):format(folder, root, root, root,
+    root, root, root, root, root))
   assert(status == 0)
   each("lua", function(block)
     local name = name_of(block)
