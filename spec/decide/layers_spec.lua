@@ -187,10 +187,17 @@ describe("layers", function()
       described.preset, described.layers, described.lists, described.buffers, described.s_q, described.prior,
       described.h_q, described.h_pad, described.d_qk, described.pattern, described.keep,
     })
+    local steps = result:record("padded").timeline
+    assert.equal(40, #steps)
+    assert.same({ { list = 1, layer = 1, ratio = 0, us = 1000 }, { list = 2, layer = 3, ratio = 2, us = 1000 } },
+      { steps[1], steps[3] })
     assert.is_nil(result:record("padded").plans)
     assert.equal(1, result:record("gather").verdict.ratio)
     if dev:has_path("packed") then
       assert.same({ built = 9, us = 1000, share = 1, packed = 9, groups = 9 }, result:record("packed").plans)
+      steps = result:record("packed").timeline
+      assert.equal(49, #steps) -- a plan before the layers that share it
+      assert.same({ { list = 1, ratio = 0, us = 1000 }, { list = 2, ratio = 2, us = 1000 } }, { steps[1], steps[4] })
       local auto = result:record("auto").plans
       -- auto packs the groups that a plan built for auto says, list by list
       local c, packed = assert(chunk.build(dev, small { s_q = 2, prior = 30 })), 0
@@ -292,7 +299,8 @@ describe("experiments/layers.lua", function()
   it("refuses wrong options with status 2", function()
     local status, out, err = process.run { "./fewhead", "run", "experiments/layers.lua", "--preset", "v3.2 tp3" }
     assert.same({ 2, "" }, { status, out })
-    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 35 names (fewhead run gate_sweep --list lists them); did you mean '
+    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 35 names (fewhead run gate_sweep --list lists them); did you '
+      .. 'mean '
       .. '"v3.2 tp1"? (--help lists the options)\n', err)
   end)
 end)

@@ -95,6 +95,15 @@ describe("other pictures", function()
     has(layers, "<title>plans: 1.00 ms</title>")
     assert.is_nil(pictures.layers { some.record(1) })
 
+    local timeline = pictures.timeline { some.record(10000, { path = "packed", case = { layers = 2 }, timeline = {
+      { list = 1, ratio = 0, us = 500 }, { list = 1, layer = 1, ratio = 0, us = 1500 }, { list = 2, ratio = 4, us = 250 },
+      { list = 2, layer = 2, ratio = 4, us = 2000 } } }) }
+    for _, text in ipairs { ">plan</text>", ">layer, window only</text>", ">layer, ratio 4</text>", ">4.250 ms</text>",
+      "<title>layer 2 of list 2: 2.000 ms</title>", "<title>plan of list 1: 0.500 ms</title>" } do
+      has(timeline, text)
+    end
+    assert.is_nil(pictures.timeline { some.record(1, { case = { layers = 2 } }) })
+
     local chunks = { counts = { { s_q = 64, count = 3 }, { s_q = 128, count = 1 } }, chunks = 4, rows = 320 }
     local traffic = pictures.traffic(chunks, { marks = { { x = 100, label = "gate 100" } } })
     has(traffic, ">gate 100<")

@@ -204,16 +204,21 @@ local function measure(chunk, o, paths, how, run)
   for _, layer in ipairs(chunk.layers) do useful = useful + layer.problem.useful_flops end
   local self = setmetatable({ case = describe(chunk, o), records = {}, noise = times.noise, run = run }, Layers)
   for i, path in ipairs(paths) do
-    local time, plans = times[path], nil
+    local time, plans, timeline = times[path], nil, nil
     if time and chunk:has_plans(path) then
       local us, packed, groups = times.plans.median_us, chunk:packed_groups(path)
       if not packed then return nil, groups end
       plans = { built = #chunk.lists, us = us, share = us / time.median_us, packed = packed, groups = groups }
     end
+    if time then
+      timeline, err = chunk:timeline(path, how.stopwatch)
+      if not timeline then return nil, err end
+    end
     self.records[i] = records.new {
       path = path, case = self.case, parity = results[i], time = time,
       work = { rows = #chunk.layers * self.case.s_q, useful_flops = useful, kernel = results[i].kernel },
-      verdict = compare.verdict(time, times[paths[1]], times.noise, paths[1]), run = run, more = { plans = plans },
+      verdict = compare.verdict(time, times[paths[1]], times.noise, paths[1]), run = run,
+      more = { plans = plans, timeline = timeline },
     }
   end
   return self
@@ -232,7 +237,8 @@ end
 --   device, run    device.default() and a new header; and options of fh.timing
 -- Parity is that of the last layer of each list, or of some of its rows, in the outputs of the very run that is timed. Returns an
 -- object with .records (fh.record; their case is this chunk, and plans = { built =, us =, share = of the time, packed =, groups =
--- } stands beside the other fields where a path works on plans), .case, .noise, :record(path) and tostring; nil, message when it
+-- } stands beside the other fields where a path works on plans, and timeline = what each step took alone, Chunk:timeline),
+-- .case, .noise, :record(path) and tostring; nil, message when it
 -- cannot run.
 function M.run(o)
   o = option.table("layers", o, M.rows)

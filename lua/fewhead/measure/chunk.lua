@@ -18,6 +18,7 @@ local pattern = require "fewhead.case.pattern"
 local plan = require "fewhead.device.plan"
 local preset = require "fewhead.case.preset"
 local problem = require "fewhead.case.problem"
+local stats = require "fewhead.measure.stats"
 local tensor = require "fewhead.device.tensor"
 local F = require "fewhead.base.ffi"
 
@@ -184,21 +185,46 @@ local function plan_for(path, list) return ON_PLANS[path] and list.plan or nil e
 function Chunk:has_plans(path) return plan_for(path, self.lists[1]) ~= nil end
 
 --- What the chunk is on a path, in order: functions that return an fh_status. path: those of a problem, or "plans", their
--- building alone; number: of that list alone, counted from 1. nil and the library's message when it refuses a call.
+-- building alone; number: of that list alone, counted from 1. Beside them what each step is: { list = its number, layer = its
+-- number, nil for the building of the list's plan }. nil and the library's message when it refuses a call.
 function Chunk:steps(path, number)
-  local steps = {}
+  local steps, what = {}, {}
+  local function add(step, list, layer) steps[#steps + 1], what[#what + 1] = step, { list = list, layer = layer } end
   for i, list in ipairs(self.lists) do
     if not number or i == number then
       local shared = plan_for(path, list)
-      if shared then steps[#steps + 1] = list.rebuild[path] end
+      if shared then add(list.rebuild[path], i) end
       for _, layer in ipairs(path == "plans" and {} or list.layers) do
         local step, err = layer.problem:runner(path, layer.outputs, { plan = shared })
         if not step then return nil, ("layer %d: %s"):format(layer.number, err) end
-        steps[#steps + 1] = step
+        add(step, i, layer.number)
       end
     end
   end
-  return steps
+  return steps, what
+end
+
+-- How often each step of a timeline is timed: its figure is the median.
+local TIMELINE_PASSES = 3
+
+--- How long each step of the chunk takes on a path, one by one with a wait between them: { { list =, layer = nil for a plan,
+-- ratio = of the list, us = median of 3 passes }, .. } in order | nil, err. watch: timing.stopwatch of the device. On a GPU a
+-- step alone also has its launch, so the sum is above the time of the chunk in one launch.
+function Chunk:timeline(path, watch)
+  local steps, what = self:steps(path)
+  if not steps then return nil, what end
+  local samples = {}
+  for pass = 1, TIMELINE_PASSES do
+    for i, step in ipairs(steps) do
+      local us, status = watch(step)
+      local ok, err = F.check(status)
+      if not ok then return nil, err end
+      samples[i] = samples[i] or {}
+      samples[i][pass] = us
+    end
+  end
+  for i, step in ipairs(what) do step.ratio, step.us = self.lists[step.list].ratio, stats.median(samples[i]) end
+  return what
 end
 
 -- One step after the other, to the first that fails.

@@ -447,6 +447,41 @@ function M.layers(records, o)
     inline = o.inline, format = function(ms) return ("%.2f ms"):format(ms) end, notes = notes_of(used) }
 end
 
+-- The kinds of a timeline's steps: layers of one ratio, and plans.
+local function step_name(step)
+  if not step.layer then return "plan" end
+  return step.ratio == 0 and "layer, window only" or ("layer, ratio %d"):format(step.ratio)
+end
+
+--- The same chunk layer by layer: each step where it begins, in order, plans between the layers that share them. From fh.layers'
+-- records; nil without any.
+function M.timeline(records, o)
+  o = args.options("pictures.timeline", o or {}, { "inline" })
+  local used, bars, colours, count = {}, {}, { plan = 2 }, 0
+  for _, r in ipairs(records) do
+    if r.timeline and r.case.layers then used[#used + 1] = r end
+  end
+  if #used == 0 then return nil end
+  local free = { 1, 3, 4, 5, 6, 7 } -- 2 is the colour of plans
+  for i, r in ipairs(used) do
+    local parts = {}
+    for k, step in ipairs(r.timeline) do
+      local name = step_name(step)
+      if not colours[name] then
+        count = count + 1
+        colours[name] = free[(count - 1) % #free + 1]
+      end
+      parts[k] = { name = name, value = step.us / 1e3, colour = colours[name],
+        note = step.layer and ("layer %d of list %d"):format(step.layer, step.list) or ("plan of list %d"):format(step.list) }
+    end
+    bars[i] = { name = r.path, parts = parts }
+  end
+  return plot.bars { title = "One chunk layer by layer", subtitle = "all: " .. axes.of(used):constant_text(), bars = bars,
+    inline = o.inline, gaps = true, format = function(ms) return ("%.3f ms"):format(ms) end,
+    notes = { "every step timed alone, median of 3; the sum is above the time of the chunk in one launch",
+      unpack(notes_of(used)) } }
+end
+
 -- ---- Traffic ----------------------------------------------------------------------------------------------------------------
 
 --- The distribution of s_q of a trace's chunks (fh.trace.chunks): which share of the chunks, and of their rows, has at most so
@@ -579,6 +614,7 @@ function M.of(records, o)
   add("roofline", M.roofline(single, { inline = o.inline }))
   add("union", M.union(single, { inline = o.inline }))
   add("layers", M.layers(chunks, { inline = o.inline }))
+  add("timeline", M.timeline(chunks, { inline = o.inline }))
   return list
 end
 

@@ -466,11 +466,13 @@ end
 
 -- ---- Bars -------------------------------------------------------------------------------------------------------------------
 
+local HAIRLINE = 1 -- pixels between the parts of a bar
+
 --- Horizontal bars of parts: spec = { title =, subtitle =, notes =, unit = "ms", format = function(value) -> text,
--- bars = { { name =, parts = { { name =, value =, colour = }, .. } }, .. } }. A part's name is in the legend once. The whole of
--- a bar stands behind it.
+-- bars = { { name =, parts = { { name =, value =, colour =, note = what the tooltip says in place of the name }, .. } }, .. },
+-- gaps = true: a hairline between parts }. A part's name is in the legend once. The whole of a bar stands behind it.
 function M.bars(spec)
-  spec = args.options("plot.bars", spec, { "title", "subtitle", "notes", "unit", "bars", "format", "inline" }, 2)
+  spec = args.options("plot.bars", spec, { "title", "subtitle", "notes", "unit", "bars", "format", "inline", "gaps" }, 2)
   local most, longest, entries, seen = 0, 0, {}, {}
   for _, bar in ipairs(args.list("plot.bars: bars", spec.bars, 1, nil, 2)) do
     local sum = 0
@@ -496,8 +498,9 @@ function M.bars(spec)
     for i, line in ipairs(lines) do c:text(left - 8, c.y + 15 + (i - 1) * 14, line, { anchor = "end" }) end
     for _, part in ipairs(bar.parts) do
       local width = most > 0 and (right - left) * part.value / most or 0
-      c:add('<rect x="%s" y="%s" width="%s" height="20" class="p%d"><title>%s: %s</title></rect>', px(x), px(c.y), px(width),
-        part.colour or 1, escape(part.name), escape(text(part.value)))
+      local gap = spec.gaps and math.min(HAIRLINE, width / 4) or 0
+      c:add('<rect x="%s" y="%s" width="%s" height="20" class="p%d"><title>%s: %s</title></rect>', px(x), px(c.y),
+        px(width - gap), part.colour or 1, escape(part.note or part.name), escape(text(part.value)))
       x = x + width
     end
     c:text(x + 6, c.y + 14, text(bar.sum), { size = 11 })
