@@ -1,23 +1,25 @@
 /*
- * Attention on the tile unit: the instruction set `amx` of the paths padded, gather and packed.
+ * Attention on the tile unit: the instruction set `amx` of the paths padded, gather and packed. Calls and groups with
+ * up to 8 rows go to few_amx.c.
  *
  * Up to 128 rows (a query's heads, or the heads of a group's queries) pass over a sequence of KV rows, block by block:
  *
  *   logits   s[key][row] = sum over d of kv[key][d] * q[d][row]: 16 KV rows are operand A as they come from memory, 64
  *            bytes of each at a time, brought together in a tile; q is operand B, laid out once a query or group
- *   softmax  rows in the lanes of a vector, so nothing is done across lanes; weights that do not count are 0
- *   values   o[row][c] += sum over keys of p[row][key] * v[key][c]: p is operand A, transposed once a block; pairs of
- *            KV rows are operand B, interleaved 64 bytes at a time
+ *   softmax  every 32 keys, rows in the lanes of a vector, so nothing is done across lanes; weights that do not count
+ *            are 0
+ *   values   o[row][c] += sum over keys of p[row][key] * v[key][c]: p is operand A, transposed; pairs of KV rows are
+ *            operand B, interleaved 64 bytes at a time
  *
  * KV rows are read twice, from the second-level cache, and only ever copied into a few tiles that stay in the first: a
  * tile's worth of stores that leave the first level takes as long as four products. While one block is computed, the
  * rows of the next are prefetched.
  *
  * p is fp32 cut into two bf16, p = high + low within 2^-17: one bf16 is out of FlashMLA's tolerances where outputs are
- * small against the values. With up to 8 rows the low halves ride in the unused half of the tile.
+ * small against the values.
  *
- * A row's largest logit is followed with some slack: p is exp(logit - reference), and the reference is raised, and o
- * scaled, only where the largest logit comes to lie SLACK above it.
+ * p is exp(logit - reference), and a row's first largest logit is its reference. Where a later one comes to lie SLACK
+ * above it, the reference is raised, o scaled, and the block's weights are computed again.
  *
  * packed multiplies every row of the group with every entry of the union and sets the weights of those that are not
  * members to 0. That does not undo a NaN or Inf in a value, so a KV row with one is left out; its members are computed
