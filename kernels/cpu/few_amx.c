@@ -14,8 +14,8 @@
  * The next 16 KV rows take a tile's place as soon as the values have loaded it. In the first-level cache: o 16 KiB,
  * stage 16 KiB, q 8 KiB, and the KV rows that pass by.
  *
- * p is fp32 cut into two bf16, p = high + low within 2^-17. 0 times NaN or Inf is NaN, so a row with one would spoil the
- * neighbouring column, and in a group the other queries. Such a row has no finite logit: the caller is told, and
+ * p is fp32 cut into two bf16, p = high + low within 2^-17. 0 times NaN or Inf is NaN, so a row with one would spoil
+ * the neighbouring column, and in a group the other queries. Such a row has no finite logit: the caller is told, and
  * computes anew with kernels_amx.c.
  */
 #include "cpu/amx.h"

@@ -273,7 +273,8 @@ describe("the id of a case", function()
     local OTHER = {
       s_q = { 5 }, heads = { 16 }, h_q = { 16 }, pattern = { "local" }, layout = { "vllm" }, s_kv = { 100, uniform },
       topk = { 17, uniform }, window = { 64, window }, index_topk = { 100 }, ratio = { 2 }, prior = { 7 }, requests = { 2 },
-      keep = { 0.5, { pattern = "local" } }, holes = { 0.5 }, repeats = { true, uniform }, lengths = { "none" },
+      keep = { 0.5, { pattern = "local" } }, block = { 4, { pattern = "blocks" } },
+      holes = { 0.5 }, repeats = { true, uniform }, lengths = { "none" },
       invalid_rows = { 0.5 }, boundaries = { true }, h_pad = { 128 }, d_qk = { 576 }, values = { "flashmla" }, scale_q = { 2 },
       sink = { "none" }, sm_scale = { 0.5 }, lse = { false }, max_logits = { false }, seed = { 1 },
     }

@@ -88,9 +88,11 @@ describe("preset", function()
 
   it("refuses an unknown name with the nearest one and where the list is", function()
     assert.equal(
-      'preset: got "v4.1-flash tp3", wanted one of 35 names (fewhead run gate_sweep --list lists them); did you mean "v4.1-flash tp1"?',
+      'preset: got "v4.1-flash tp3", wanted one of 35 names (fewhead run gate_sweep --list lists them); did you mean '
+        .. '"v4.1-flash tp1"?',
       refusal(function() preset.get("v4.1-flash tp3") end))
-    assert.equal("preset: got 8, wanted one of 35 names (fewhead run gate_sweep --list lists them)", refusal(function() preset.get(8) end))
+    assert.equal("preset: got 8, wanted one of 35 names (fewhead run gate_sweep --list lists them)",
+      refusal(function() preset.get(8) end))
     assert.equal("mine: got nil, wanted one of 35 names (fewhead run gate_sweep --list lists them)",
       refusal(function() preset.check("mine", nil, 1) end))
     assert.equal("glm-5 tp8", preset.check("mine", "glm-5 tp8"))

@@ -32,7 +32,8 @@ describe("tools/lint_api.lua", function()
 
   it("names a docstring that does not say how the function fails", function()
     local said = "lua/fewhead/device/tensor.lua: tensor:to_table: returns nil and a reason, and the docstring does not say so\n"
-    assert.same({ 1, said }, { after("lua/fewhead/device/tensor.lua", "lists of numbers. nil, err when the device cannot be read.", "lists of numbers.") })
+    assert.same({ 1, said }, { after("lua/fewhead/device/tensor.lua",
+      "lists of numbers. nil, err when the device cannot be read.", "lists of numbers.") })
   end)
 
   it("names a module without a head comment", function()
