@@ -82,6 +82,47 @@ describe("complete.at", function()
     helper.shell("rm -rf " .. folder)
   end)
 
+  it("knows the methods that later rooms give, and what behind a callable module's call stands", function()
+    assert.same({ "fh.gate.new():plot" }, at "fh.gate.new():pl")
+    assert.same({ "fh.sweep { s_q = 1 }:plot" }, at "fh.sweep { s_q = 1 }:pl")
+    assert.same({ "fh.compare(c, {}):record" }, at "fh.compare(c, {}):rec")
+  end)
+
+  it("knows options and values of further arguments", function()
+    assert.same({ "fh.gate.fit(s, { native" }, at "fh.gate.fit(s, { na")
+    assert.same({ "fh.compare(c, { 'padded' }, { cold = true, device" }, at "fh.compare(c, { 'padded' }, { cold = true, dev")
+    assert.same({ "fh.tensor(d, 'bf16" }, at "fh.tensor(d, 'b")
+    assert.same({ 'fh.tensor(d, "bf16"', 'fh.tensor(d, "f32"', 'fh.tensor(d, "i32"' }, at "fh.tensor(d, ")
+    assert.same({ "fh.case { sink = 'flashmla", "fh.case { sink = 'none", "fh.case { sink = 'normal" }, at "fh.case { sink = '")
+    assert.same({ "fh.open('cpu', { isa", "fh.open('cpu', { threads" }, at "fh.open('cpu', { ")
+  end)
+
+  it("knows what a sweep's filter takes, from its records", function()
+    local sweep = fh.sweep.read "results/nvidia-h200/gate_sweep.jsonl"
+    assert.same({ "s:filter { layout" }, at("s:filter { lay", { s = sweep }))
+    assert.same({ "s:filter { layout = 'contiguous", "s:filter { layout = 'vllm" }, at("s:filter { layout = '", { s = sweep }))
+    assert.same(
+      { "s:filter { path = 'auto", "s:filter { path = 'gather", "s:filter { path = 'packed", "s:filter { path = 'padded" },
+      at("s:filter { path = '", { s = sweep }))
+  end)
+
+  it("knows the prompt's commands, their files, settings and values", function()
+    assert.same({ ":reload", ":run" }, at ":r")
+    assert.same({ ":load results/" }, at ":load resul")
+    assert.same({ ":set device", ":set depth" }, { ":set device", at(":set de")[1] })
+    assert.same({ ":set colour auto", ":set colour off", ":set colour on" }, at ":set colour ")
+    assert.same({ ":set device cpu" }, at ":set device c")
+    assert.same({ ":help fh.gate_bisect" }, at ":help fh.gate_b")
+    assert.same({}, at ":doc ")
+  end)
+
+  it("closes no device that it is asked about", function()
+    local dev = assert(fh.open "cpu")
+    at("dev:close { ", { dev = dev })
+    assert.is_truthy(dev.handle)
+    dev:close()
+  end)
+
   it("is quiet about what is not there, and in comments", function()
     assert.same({}, at "no_such.thing.x")
     assert.same({}, at "fh_nothing")

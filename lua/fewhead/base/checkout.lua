@@ -37,11 +37,12 @@ function M.shipped()
   end
 end
 
---- Where a function stands: the path of its file and the number of its first line; nil for one of C, or one typed at a prompt.
+--- Where a function stands: the path of its file, the numbers of its first and last line; nil for one of C, or one typed at a
+-- prompt.
 function M.place(f)
   local info = debug.getinfo(f, "S")
   local path = info.source:match("^@(.*)$")
-  if path then return path, info.linedefined end
+  if path then return path, info.linedefined, info.lastlinedefined end
 end
 
 return M

@@ -58,8 +58,8 @@ end
 
 local function device_module() return require "fewhead.device.device" end
 
---- Settings in the order in which :set lists them: { name, what it is, row = { get = function() -> value, set = function(text) ->
--- the Lua that does the same, or nil } }.
+--- Settings in the order in which :set lists them: { name, what it is, { get = function() -> value, set = function(text) -> the
+-- Lua that does the same, or nil }, function() -> the values there are, or nil }.
 M.settings = {
   { "device", "where cases run that name no device", {
     get = function() return device_module().default_name() end,
@@ -70,7 +70,7 @@ M.settings = {
       end
       return ("assert(fh.device.set_default(%q))"):format(text)
     end,
-  } },
+  }, function() return device_module().names() end },
   { "colour", "auto: on a terminal where NO_COLOR is not set; on; off", {
     get = function() return colour.mode end,
     set = function(text)
@@ -79,7 +79,7 @@ M.settings = {
       end
       colour.mode = text
     end,
-  } },
+  }, function() return { "auto", "off", "on" } end },
   { "items", "entries of a Lua table that are printed", limit "items" },
   { "depth", "tables within tables that are printed", limit "depth" },
   { "width", "columns of a line of a Lua table", limit "width" },

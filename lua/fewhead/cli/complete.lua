@@ -3,12 +3,14 @@
 --     local first, list = complete.at(_G, "fh.case { pat")       --> 11, { "pattern" }
 --
 -- Nothing that was typed is called. What a call gives is known by the file of the function: an object of the class that stands
--- there. Option names come from the library itself: a call with an option that there is not says which there are.
+-- there. Option names and values come from the library itself (fewhead.cli.takes).
 local checkout = require "fewhead.base.checkout"
+local command = require "fewhead.cli.command"
 local F = require "fewhead.base.ffi"
 local help = require "fewhead.cli.help"
 local posix = require "fewhead.base.posix"
 local statement = require "fewhead.cli.statement"
+local takes = require "fewhead.cli.takes"
 
 local ffi = F.ffi
 local M = {}
@@ -75,9 +77,12 @@ local function fields(object)
   return table_fields(type(object) == "string" and string or object)
 end
 
--- The methods of the classes that a file defines.
+-- The methods of the classes that a file defines, and those that later rooms give its class.
 local function methods_in(path)
   local names = {}
+  local module = path:sub(1, #checkout.modules) == checkout.modules
+    and package.loaded["fewhead." .. path:sub(#checkout.modules + 1):gsub("%.lua$", ""):gsub("/", ".")]
+  if type(module) == "table" and type(rawget(module, "class")) == "table" then names = table_fields(module.class) end
   for class, name in text_of(path):gmatch("\nfunction (%a%w*):([%a][%w_]*)%(") do
     if class:find("^%u") or class == "method" then names[name] = true end
   end
@@ -88,11 +93,6 @@ end
 local ELSEWHERE = { problem = "fewhead.case.problem", open = "fewhead.device.device" }
 
 -- ---- What stands before the cursor -------------------------------------------------------------------------------------------
-
-local function is_callable_module(value)
-  local meta = type(value) == "table" and getmetatable(value)
-  return type(meta) == "table" and meta.__call and (rawget(value, "new") or rawget(value, "run"))
-end
 
 local OPENING = { [")"] = "(", ["]"] = "[", ["}"] = "{" }
 
@@ -138,7 +138,7 @@ local function resolve(environment, steps)
   local now, name = { value = environment }, nil
   for _, step in ipairs(steps or {}) do
     if step.call then
-      local f = is_callable_module(now.value) or now.value
+      local f = help.main(now.value) or now.value
       local path = ELSEWHERE[name] and package.searchpath(ELSEWHERE[name], package.path)
         or (type(f) == "function" and checkout.place(f)) or now.path
       if not path then return nil end
@@ -161,36 +161,6 @@ end
 
 -- ---- Options -----------------------------------------------------------------------------------------------------------------
 
--- The option names of the library's call of `f`: what it says when it is given one that there is not. self: of a method.
-local function options_of(f, self)
-  local path = type(f) == "function" and checkout.place(f)
-  if not path or path:sub(1, #checkout.modules) ~= checkout.modules then return {} end
-  local text = text_of(path)
-  if not text:find("args.options(", 1, true) and not text:find("option.table(", 1, true) then return {} end
-  local ask, names = { [" "] = true }, {}
-  local ok, err
-  if self ~= nil then ok, err = pcall(f, self, ask) else ok, err = pcall(f, ask) end
-  for name in (not ok and tostring(err):match("unknown option .*known: (.*)$") or ""):gmatch("[%w_]+") do
-    names[#names + 1] = name
-  end
-  return names
-end
-
--- The values that an option takes, where they are names.
-local function values_of(key)
-  local fh = require "fewhead"
-  if key == "preset" then return fh.preset.names() end
-  if key == "pattern" or key == "layout" then return fh[key].names end
-  if key == "device" then return fh.device.names() end
-  if key == "path" or key == "paths" then
-    local list = fh.path.names()
-    list[#list + 1] = "native"
-    return list
-  end
-  local row = require("fewhead.cli.options").shared()[key]
-  return row and row.choices or {}
-end
-
 -- The innermost brace that is open at the end of words: its place; nil for none.
 local function open_brace(words, last)
   local depth = 0
@@ -204,36 +174,94 @@ local function open_brace(words, last)
   end
 end
 
--- What is called with the table that words[brace] opens as its first argument: the function and, for a method, its object.
-local function callee(environment, words, brace)
-  local last = brace - 1
-  if words[last] and words[last].text == "(" then last = last - 1 end
-  local steps, first = steps_of(words, last)
+-- The call whose argument begins or goes on behind words[last]: { f =, self = of a method, n = number of the argument }; nil for
+-- none. brace: the place of the brace that opens a table as an argument, nil where there is none.
+local function call_at(environment, words, last, brace)
+  local at, n = brace and brace - 1 or last, 1
+  local direct = brace and words[at] and (words[at].kind == "name" or OPENING[words[at].text]) -- f { .. }
+  if not direct then
+    local depth = 0
+    while at >= 1 do -- back to the bracket of the call
+      local text = words[at].text
+      if OPENING[text] then depth = depth + 1
+      elseif text == "(" or text == "[" or text == "{" then
+        if depth == 0 then break end
+        depth = depth - 1
+      elseif text == "," and depth == 0 then n = n + 1
+      end
+      at = at - 1
+    end
+    if at < 1 or words[at].text ~= "(" then return nil end
+    at = at - 1
+  end
+  local steps, first = steps_of(words, at)
   local found = steps and resolve(environment, steps)
   if not found or not found.value then return nil end
   local self
-  if words[last - 1] and words[last - 1].text == ":" and last > first then
+  if words[at - 1] and words[at - 1].text == ":" and at > first then
     steps[#steps] = nil
     self = resolve(environment, steps)
   end
-  return is_callable_module(found.value) or found.value, self and self.value
+  return { f = help.main(found.value) or found.value, self = self and self.value, n = n }
 end
 
--- The option whose value stands at the end of words, KEY = or KEY = {: its name; nil for none.
-local function key_at(words, last)
-  if words[last] and words[last].text == "=" and words[last - 1].kind == "name" then return words[last - 1].text end
-  local brace = open_brace(words, last)
-  if brace and brace > 2 and words[brace - 1].text == "=" then return words[brace - 2].text end
-end
-
--- Whether the second argument of fh.compare is open: a list of paths.
-local function is_paths(words, last)
-  local brace = open_brace(words, last)
-  if not brace or not words[brace - 1] or words[brace - 1].text ~= "," then return false end
-  for i = brace, 1, -1 do
-    if words[i].text == "compare" then return true end
+-- The fields that records of a sweep have, as what sweep:filter takes: { [name] = { [value] = true } }.
+local function fields_of_records(self)
+  local fields_by_name = {}
+  local function add(name, value)
+    fields_by_name[name] = fields_by_name[name] or {}
+    if type(value) == "string" then fields_by_name[name][value] = true end
   end
-  return false
+  for _, record in ipairs(self.records) do
+    for name, value in pairs(record.case) do add(name, value) end
+    add("path", record.path)
+    add("status", record.parity.status)
+    add("l2", record.time and record.time.l2)
+  end
+  return fields_by_name
+end
+
+local function is_filter(call)
+  local class = package.loaded["fewhead.decide.sweep"] and package.loaded["fewhead.decide.sweep"].class
+  return class and call.f == class.filter and type(call.self) == "table" and type(rawget(call.self, "records")) == "table"
+end
+
+local function option_names(call)
+  if is_filter(call) then
+    local names = {}
+    for name in pairs(fields_of_records(call.self)) do names[#names + 1] = name end
+    return names
+  end
+  return takes.options(call.f, call.n, call.self)
+end
+
+-- The values of option `key` in the call; without a call, what the name stands for everywhere.
+local function values_of(call, key)
+  if call and is_filter(call) then
+    local values = {}
+    for value in pairs(fields_of_records(call.self)[key] or {}) do values[#values + 1] = value end
+    return values
+  end
+  return takes.values(call and call.f, key)
+end
+
+-- The option whose value stands at the end of words, KEY = or KEY = {: its name, and the place of the brace around it; nil for
+-- none.
+local function key_at(words, last)
+  if words[last] and words[last].text == "=" and words[last - 1].kind == "name" then
+    return words[last - 1].text, open_brace(words, last)
+  end
+  local brace = open_brace(words, last)
+  if brace and brace > 2 and words[brace - 1].text == "=" then return words[brace - 2].text, open_brace(words, brace - 1) end
+end
+
+-- The names that may stand as a value behind words[last]: of an option, or of an argument of a call.
+local function values_at(environment, words, last)
+  local key, brace = key_at(words, last)
+  if key then return values_of(brace and call_at(environment, words, last, brace), key) end
+  brace = open_brace(words, last)
+  local call = call_at(environment, words, last, brace) -- a list of names may be an argument: the paths of fh.compare
+  return call and takes.argument(call.f, call.n) or {}
 end
 
 -- ---- Completing --------------------------------------------------------------------------------------------------------------
@@ -279,24 +307,45 @@ local function words_of(text)
   return words, last ~= nil and last.kind == "comment" and last.last == #text
 end
 
-local function in_string(words, string, text)
+local function in_string(environment, words, string, text)
   local first = string.first + #(string.text:match("^%[=*%[") or " ")
   local tail = text:sub(first)
-  local key = key_at(words, #words) or (is_paths(words, #words) and "paths")
-  local values = key and values_of(key) or {}
+  local values = values_at(environment, words, #words)
   if #values > 0 then return first, starting(values, tail) end
   return first, files(tail)
+end
+
+-- Commands of the prompt, their files and settings: as M.at; nil where the text is none of these.
+local function in_command(text)
+  local begins, name = text:match("^%s*():([%a_]*)$")
+  if name then
+    local names = {}
+    for each in pairs(command.commands) do names[#names + 1] = ":" .. each end
+    return begins, starting(names, ":" .. name)
+  end
+  local rest
+  name, begins, rest = text:match("^%s*:([%a_]+)%s+()(.*)$")
+  if name == "load" or name == "run" or name == "save" then return begins, files(rest) end
+  if name == "reload" or name == "doc" then return begins, {} end
+  if name ~= "set" then return nil end
+  local names, values = {}, {}
+  for i, one in ipairs(command.settings) do names[i], values[one[1]] = one[1], one[4] end
+  local setting, at, value = rest:match("^(%S+)%s+()(.*)$")
+  if not setting then return begins, starting(names, rest) end
+  return begins + at - 1, starting(values[setting] and values[setting]() or {}, value)
 end
 
 --- Every way to complete the end of `text`: the place in text from which on it is replaced, and the sorted choices. environment:
 -- what names stand for, _G or that of a statement session, whose locals are in `locals`.
 function M.at(environment, text, locals)
+  local begins, choices = in_command(text)
+  if begins then return begins, choices end
   local words, comment = words_of(text)
   if comment then return #text + 1, {} end
   local last = words[#words]
   if last and last.open then
     words[#words] = nil
-    return in_string(words, last, text)
+    return in_string(environment, words, last, text)
   end
   local tail = ""
   if last and last.kind == "name" and last.last == #text then
@@ -309,15 +358,19 @@ function M.at(environment, text, locals)
     if not found then return first, {} end
     return first, starting(list_of(found.path and methods_in(found.path) or fields(found.value)), tail)
   end
-  local key = tail == "" and key_at(words, #words)
-  if key and #values_of(key) > 0 then
+  local starts = before and (before.text == "{" or before.text == "," or before.text == ";" or before.text == "("
+    or before.text == "=")
+  local values = tail == "" and starts and values_at(environment, words, #words) or {}
+  if #values > 0 then
     local quoted = {}
-    for i, value in ipairs(values_of(key)) do quoted[i] = ("%q"):format(value) end
+    for i, value in ipairs(values) do quoted[i] = ("%q"):format(value) end
     return first, starting(quoted, "")
   end
   local brace = open_brace(words, #words)
-  if brace and (before.text == "{" or before.text == "," or before.text == ";") then
-    local names = starting(options_of(callee(environment, words, brace)), tail)
+  local call = brace and starts and before.text ~= "=" and before.text ~= "("
+    and call_at(environment, words, #words, brace)
+  if call then
+    local names = starting(option_names(call), tail)
     if #names > 0 then return first, names end
   end
   local known = fields(_G)

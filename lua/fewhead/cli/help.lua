@@ -47,6 +47,14 @@ function M.module_name(value)
   end
 end
 
+--- The function that a callable module of this library calls, fh.case.new for fh.case; nil for other values.
+function M.main(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  if type(meta) ~= "table" or not meta.__call then return nil end
+  local name = M.module_name(value)
+  return rawget(value, "new") or rawget(value, "run") or name and rawget(value, name:match("[^.]*$")) or nil
+end
+
 --- The head comment of a module of this library by its name in package.loaded form, "fewhead.case.case"; nil without one.
 function M.of_module(name)
   local lines = lines_of((package.searchpath(name, package.path)))
@@ -139,8 +147,7 @@ function M.about(name, value)
   local module = type(value) == "table" and M.module_name(value)
   if module then
     local parts = { M.of_module(module) or name }
-    local meta = getmetatable(value)
-    local main = type(meta) == "table" and meta.__call and (rawget(value, "new") or rawget(value, "run"))
+    local main = M.main(value)
     parts[#parts + 1] = main and called(name, main) or nil
     local functions = list_functions(functions_of(value))
     if #functions > 0 then parts[#parts + 1] = "functions:\n" .. table.concat(functions, "\n") end
