@@ -1,5 +1,5 @@
-/* A simple plug-in in CUDA: a block for each row and head, 128 threads over the columns, key after key. Its options name
- * what goes wrong: "traps", the kernel ends the CUDA context; "traps-later", from the fourth run on; "crashes",
+/* A simple plug-in in CUDA: a block for each row and head, 128 threads over the columns, key after key. Its options
+ * name what goes wrong: "traps", the kernel ends the CUDA context; "traps-later", from the fourth run on; "crashes",
  * "hangs". */
 #include <cuda_bf16.h>
 #include <fewhead_provider.h>
