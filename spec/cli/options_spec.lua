@@ -1,5 +1,6 @@
 local helper = require "spec.helper"
 local options = require "fewhead.cli.options"
+local preset = require "fewhead.case.preset"
 require "fewhead.decide.axis" -- its kinds
 local process = require "spec.process"
 
@@ -180,7 +181,8 @@ describe("options.new", function()
   it("takes shared rows by name, with fields of a script's own", function()
     local p = parser { "preset", { "layout", "LIST", default = "vllm,offset" }, { "seconds", default = 5 } }
     assert.same({ preset = "v4.1-flash tp8", layout = { "vllm", "offset" }, seconds = 5 }, p:parse {})
-    local wanted = 'wanted one of 35 names (fewhead run gate_sweep --list lists them); did you mean "glm-5 tp8"?'
+    local wanted = 'wanted one of ' .. #preset.names()
+      .. ' names (fewhead run gate_sweep --list lists them); did you mean "glm-5 tp8"?'
     assert.same({ nil, '--preset: got "glm5 tp8", ' .. wanted },
       { p:parse { "--preset", "glm5 tp8" } })
     local _, err = pcall(function() parser { "prest" } end)

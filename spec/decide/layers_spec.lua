@@ -3,6 +3,7 @@ local chunk = require "fewhead.measure.chunk"
 local json = require "fewhead.base.json"
 local layers = require "fewhead.decide.layers"
 local plan = require "fewhead.device.plan"
+local preset = require "fewhead.case.preset"
 local tensor = require "fewhead.device.tensor"
 local helper = require "spec.helper"
 
@@ -249,7 +250,8 @@ describe("layers", function()
 
   it("refuses what it cannot run, on the caller's line", function()
     local function refused(message, o) assert.equal(message, helper.refusal(function() layers(o) end)) end
-    refused('layers: preset: got "v4.1", wanted one of 35 names (fewhead run gate_sweep --list lists them); did you mean '
+    refused('layers: preset: got "v4.1", wanted one of ' .. #preset.names()
+      .. ' names (fewhead run gate_sweep --list lists them); did you mean '
       .. '"v4.1-flash tp1", "v4.1-flash tp16" or "v4.1-flash tp2"?', { preset = "v4.1" })
     refused("layers: s_q: got 0, wanted a whole number in 1 .. 2147483647", { s_q = 0 })
     refused("layers: s_q: got {8, 16}, wanted a whole number in 1 .. 2147483647", { s_q = { 8, 16 } })
@@ -299,7 +301,8 @@ describe("experiments/layers.lua", function()
   it("refuses wrong options with status 2", function()
     local status, out, err = process.run { "./fewhead", "run", "experiments/layers.lua", "--preset", "v3.2 tp3" }
     assert.same({ 2, "" }, { status, out })
-    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of 35 names (fewhead run gate_sweep --list lists them); did you '
+    assert.equal('layers: --preset: got "v3.2 tp3", wanted one of ' .. #preset.names()
+      .. ' names (fewhead run gate_sweep --list lists them); did you '
       .. 'mean '
       .. '"v3.2 tp1"? (--help lists the options)\n', err)
   end)

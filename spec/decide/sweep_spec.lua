@@ -45,7 +45,8 @@ describe("fh.sweep", function()
     assert.equal('sweep: pattern: got "cs", wanted one of '
       .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?',
       refused { pattern = "cs" })
-    assert.equal('sweep: preset: got "v9 tp8", wanted one of 35 names (fewhead run gate_sweep --list lists them)',
+    assert.equal('sweep: preset: got "v9 tp8", wanted one of ' .. #fh.preset.names()
+      .. ' names (fewhead run gate_sweep --list lists them)',
       refused { preset = "v9 tp8" })
     assert.equal('sweep: paths[2]: got "gahter", wanted one of auto, reference, padded, gather, packed, native; '
       .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
