@@ -160,6 +160,7 @@ describe("gate_sweep", function()
   end)
 
   it("and the others refuse a wrong value or an option without effect, by its name", function()
+    local function takers(option) return table.concat(require("fewhead.case.pattern").taking(option), " or ") end
     for _, words in ipairs {
       { "gate_sweep", "--indices Makefile --pattern csa", "--indices: has no effect with --pattern" },
       { "gate_sweep", "--indices /no/such --s-q 16",
@@ -171,9 +172,9 @@ describe("gate_sweep", function()
       { "gate_sweep", "--seconds 1 --seconds 2", "--seconds: given twice, wanted once" },
       { "gate_sweep", "--max-bytes 1,2", '--max-bytes: got "1,2", wanted a whole number >= 0' },
       { "gate_sweep", "--skip-bad", "--skip-bad: has no effect without --traffic" },
-      { "overlap", "--indices Makefile --keep 0.5", "--keep: has no effect without --pattern local or blocks or pools" },
+      { "overlap", "--indices Makefile --keep 0.5", "--keep: has no effect without --pattern " .. takers "keep" },
       { "overlap", "--pattern uniform --prior 5",
-        "--prior: has no effect without --pattern window or csa or local or blocks or pools or all or dense_prefix" },
+        "--prior: has no effect without --pattern " .. takers "prior" },
       { "gate_traffic", "--alone --load 0.5 --traffic Makefile", "--load: has no effect with --alone" },
       { "layers", "--pattern csa --keep 0.5", "--keep: has no effect without --pattern local" },
     } do

@@ -1,6 +1,8 @@
 local case = require "fewhead.case.case"
 local helper = require "spec.helper"
 
+local NAMES = table.concat(require("fewhead.case.pattern").names, ", ")
+
 local function refused(message, options)
   local ok, err = pcall(function() case(options) end)
   assert.is_false(ok)
@@ -194,7 +196,7 @@ describe("case", function()
         { s_q = 1, s_k = 1 })
       refused("case: s_q: got nil, wanted a whole number in 0 .. 2147483647", {})
       refused('case: pattern: got "csaa", wanted one of '
-        .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?',
+        .. NAMES .. '; did you mean "csa"?',
         { s_q = 1, pattern = "csaa" })
       refused('case: layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
         { s_q = 1, layout = "vlm" })
@@ -228,7 +230,7 @@ describe("case", function()
       refused('case: keep: has no effect with pattern "uniform"; patterns that take it: local, blocks, pools',
         { s_q = 1, pattern = "uniform", keep = 0.9 })
       refused('case: pattern: got "cas", wanted one of '
-        .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?',
+        .. NAMES .. '; did you mean "csa"?',
         { s_q = 1, pattern = "cas" })
       refused("case: scale_q: got -1, wanted a finite number >= 0", { s_q = 1, scale_q = -1 })
       refused("case: lse: got 1, wanted true or false", { s_q = 1, lse = 1 })
@@ -339,7 +341,7 @@ describe("a case whose pattern is a function", function()
     assert.matches("^function%(mine%) s_q=2 ", case({ s_q = 2, pattern = { row = three, name = "mine" } }):id())
     assert.same({ false, true }, { a:portable(), case({ s_q = 2 }):portable() })
     refused('case: pattern: got "function", wanted one of '
-      .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file', a:describe())
+      .. NAMES, a:describe())
   end)
 
   it("is compared like any other, and the record says what made the lists and that it ran in this process", function()
@@ -375,7 +377,7 @@ describe("a case whose pattern is a function", function()
     refused('case: ratio: has no effect with pattern "function"; patterns that take it: csa, local, blocks, all',
       { s_q = 2, ratio = 2, pattern = three })
     refused("case: pattern: got a table, wanted one of "
-      .. "uniform, window, csa, local, blocks, pools, all, dense_prefix, file, a function(row), "
+      .. NAMES .. ", a function(row), "
       .. "{ row = function } or { fill = function }", { s_q = 2, pattern = { row = three, fill = three } })
   end)
 

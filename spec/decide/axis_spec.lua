@@ -1,4 +1,5 @@
 local axis = require "fewhead.decide.axis"
+local pattern = require "fewhead.case.pattern"
 
 -- The line of this file that called `f`'s check, and the message after it.
 local function refusal(f)
@@ -111,7 +112,7 @@ describe("axis.list", function()
   it("names presets, patterns, layouts and every axis", function()
     local text = axis.list()
     assert.matches("^presets   [^\n]*v4%.1%-flash tp8", text)
-    assert.matches("\npatterns  uniform, window, csa, local, blocks, pools, all, dense_prefix, file\n", text)
+    assert.is_truthy(text:find("\npatterns  " .. table.concat(pattern.names, ", ") .. "\n", 1, true))
     assert.matches("\nlayouts   contiguous, vllm, strided, offset\naxes\n", text)
     for _, key in ipairs(axis.keys) do assert.is_truthy(text:find("\n  " .. key .. " ", 1, true), key) end
   end)

@@ -112,7 +112,8 @@ describe("fh.overlap", function()
   it("refuses what has no effect, and no lists at all", function()
     local function refused(o) return helper.refusal(function() local f = fh.overlap(o) return f end) end
     assert.equal("overlap: no lists, wanted indices or pattern", refused {})
-    assert.equal("overlap: keep: has no effect without pattern local or blocks or pools", refused { pattern = "csa", keep = 0.5 })
+    assert.equal("overlap: keep: has no effect without pattern " .. table.concat(fh.pattern.taking "keep", " or "),
+      refused { pattern = "csa", keep = 0.5 })
     assert.equal("overlap: indices: has no effect with pattern", refused { pattern = "csa", indices = "x.npy" })
     assert.equal("overlap: topk_length: has no effect without indices", refused { pattern = "csa", topk_length = "x.npy" })
     assert.equal("overlap: shared: got {1, 2}, wanted a whole number >= 1", refused { pattern = "csa", shared = { 1, 2 } })

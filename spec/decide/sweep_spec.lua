@@ -43,7 +43,7 @@ describe("fh.sweep", function()
     assert.equal('sweep: layout: got "vlm", wanted one of contiguous, vllm, strided, offset; did you mean "vllm"?',
       refused { layout = "contiguous,vlm" })
     assert.equal('sweep: pattern: got "cs", wanted one of '
-      .. 'uniform, window, csa, local, blocks, pools, all, dense_prefix, file; did you mean "csa"?',
+      .. table.concat(fh.pattern.names, ', ') .. '; did you mean "csa"?',
       refused { pattern = "cs" })
     assert.equal('sweep: preset: got "v9 tp8", wanted one of ' .. #fh.preset.names()
       .. ' names (fewhead run gate_sweep --list lists them)',
