@@ -326,9 +326,10 @@ struct fh_back_end {
   const char *(*costs)(const fh_device *device, const fh_call *call, fh_costs *costs);
 
   /* On a device with streams the arrays are there in the order of call->stream, *plan at once. A call with path FH_AUTO
-   * brings the costs by which the groups are parted. */
+   * brings the costs by which the groups are parted. complete 0: the plan serves this call alone, so that a call with
+   * path FH_AUTO need not list the groups that go row by row: their entries may be fewer than they are. */
   uint64_t (*plan_bytes)(const fh_device *device, const fh_call *call);
-  fh_status (*plan_build)(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
+  fh_status (*plan_build)(fh_device *device, const fh_call *call, int32_t complete, void *memory, fh_plan *plan);
 };
 
 /* FH_ERR_ARGUMENT for a stream on a device that has none. */

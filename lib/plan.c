@@ -61,7 +61,7 @@ fh_status fh_build_own_plan(fh_device *device, fh_checked *checked) {
   fh_call *call = &checked->call;
   const uint64_t bytes = fh_own_plan_bytes(device, call);
   checked->plan = (fh_plan){.struct_size = sizeof checked->plan};
-  const fh_status status = device->back_end->plan_build(device, call, call->workspace, &checked->plan);
+  const fh_status status = device->back_end->plan_build(device, call, 0, call->workspace, &checked->plan);
   if (status) return status;
   call->plan = &checked->plan;
   call->workspace = (unsigned char *)call->workspace + bytes;
@@ -106,6 +106,6 @@ fh_status fh_plan_build(fh_device *device, const fh_call *given, void *memory, u
     if (!fh_arrays_disjoint(&own, &read[i])) return fh_fail(FH_ERR_OVERLAP, "memory: overlaps %s", read[i].name);
 
   checked.plan = (fh_plan){.struct_size = sizeof checked.plan};
-  if ((status = device->back_end->plan_build(device, call, memory, &checked.plan))) return status;
+  if ((status = device->back_end->plan_build(device, call, 1, memory, &checked.plan))) return status;
   return fh_struct_out("fh_plan", plan, FH_PLAN_LEAST, &checked.plan, sizeof checked.plan);
 }

@@ -35,7 +35,10 @@ typedef struct device_costs {
   fhk_gpu gpu;
   kernel_costs kernels[MOST_KERNEL_COSTS];
   fh_path_cost packed;
-  fh_path_cost plan; /* of lists that share nothing, at plan_heads heads: it goes by keys */
+  fh_path_cost plan; /* what building one adds to a call that packs, at plan_heads heads: it goes by keys */
+  /* What one adds that packs nothing: where rows are gathered, and where they are padded, so that a sample of the
+   * groups is looked at first. */
+  fh_path_cost vain, vain_sampled;
   int32_t plan_heads;
   double split_us; /* what combining the parts of split unions adds to a call */
   /* A row takes this part of its time in a full device where a cluster shares it, and where it has a multiprocessor
@@ -69,11 +72,15 @@ static const device_costs devices[] = {
                 {"portable packed", 64, 0, {5.0, 0.0975, 6.2}},
                 {"sm90 padded", 8, 1, {5.2, 0.0, 1.53}},
                 {"sm90 padded", 16, 1, {5.2, 0.0, 1.64}},
+                {"sm90 padded", 20, 1, {5.2, 0.0, 1.60}},
+                {"sm90 padded", 24, 1, {5.2, 0.0, 1.65}},
                 {"sm90 padded", 32, 1, {5.2, 0.0, 1.71}},
                 {"sm90 padded", 64, 1, {5.2, 0.0, 1.85}},
             },
         .packed = {5.0, 0.0356, 1.42},
-        .plan = {9.5, 0.0215, 0.14},
+        .plan = {13.5, 0.0085, 0.115},
+        .vain = {13, 0.03, 0.25},
+        .vain_sampled = {18, 0.007, 0},
         .plan_heads = 8,
         .split_us = 8.2,
         .row_shared = 0.25,
@@ -149,6 +156,12 @@ static void scale(fh_path_cost *cost, double unit, double gflop) {
   cost->gflop_us *= gflop;
 }
 
+/* As fh_rows_path; of no call in particular: for many rows. */
+static int rows_are_padded(const fh_call *call, const fh_costs *costs) {
+  if (call->s_q && call->topk) return fh_rows_path(call, costs) == FH_PADDED;
+  return costs->padded.gflop_us * call->h_pad <= costs->gather.gflop_us * call->h_q;
+}
+
 /* Without a kernel for FH_PACKED nobody reads the costs of packed. */
 const char *fhk_costs(const fhk_gpu *gpu, const fh_call *call, fh_costs *costs) {
   const device_costs *own = row_of(gpu), *row = own ? own : devices;
@@ -158,7 +171,9 @@ const char *fhk_costs(const fhk_gpu *gpu, const fh_call *call, fh_costs *costs) 
   costs->packed = row->packed;
   if (packed) costs->packed = packed_cost(row, gpu, call, packed);
   costs->plan = row->plan;
+  costs->vain = rows_are_padded(call, costs) ? row->vain_sampled : row->vain;
   costs->plan.gflop_us *= (double)row->plan_heads / call->h_q;
+  costs->vain.gflop_us *= (double)row->plan_heads / call->h_q;
   if (own) return row->measured;
   const double compute = quotient((double)row->gpu.multiprocessors, (double)gpu->multiprocessors) *
                          quotient(row->gpu.clock_mhz, gpu->clock_mhz);
@@ -168,5 +183,6 @@ const char *fhk_costs(const fhk_gpu *gpu, const fh_call *call, fh_costs *costs) 
   scale(&costs->padded, compute, compute);
   scale(&costs->packed, compute, compute);
   scale(&costs->plan, compute, memory);
+  scale(&costs->vain, compute, memory);
   return row->scaled;
 }

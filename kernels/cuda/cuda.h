@@ -39,10 +39,12 @@ typedef struct fhk_gpu {
 
 /* The plan (portable/plan, sm_80 and up): call->group is set and group * topk < 2^31. `bytes` says what `memory`
  * must hold, 64-byte aligned. `build` fills *plan (struct_size too) before it returns, and the arrays in stream
- * order. */
+ * order. complete 0: the plan serves one call with path FH_AUTO; a group that goes row by row may be left unlisted,
+ * with fewer entries than it has. */
 int fhk_plan_prepare(void);
 uint64_t fhk_plan_bytes(const fhk_gpu *gpu, const fh_call *call);
-int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, void *memory, fh_plan *plan, void *stream);
+int fhk_plan_build(const fhk_gpu *gpu, const fh_call *call, int32_t complete, void *memory, fh_plan *plan,
+                   void *stream);
 
 /* The device's built-in costs for a call that carries no defaults (costs.c). Returns where they are from, one line
  * for people: "measured on NVIDIA H200". */

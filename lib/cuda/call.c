@@ -125,11 +125,12 @@ uint64_t fh_cuda_plan_bytes(const fh_device *device, const fh_call *call) {
   return fhk_plan_bytes(&fh_cuda_of(device)->gpu, call);
 }
 
-fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memory, fh_plan *plan) {
+fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, int32_t complete, void *memory, fh_plan *plan) {
   const fh_status status = fh_cuda_enter(device);
   if (status) return status;
   return fh_cuda_leave(fh_cuda_status(
-      fhk_plan_build(&fh_cuda_of(device)->gpu, call, memory, plan, fh_cuda_stream(device, call->stream)), plan_kernel));
+      fhk_plan_build(&fh_cuda_of(device)->gpu, call, complete, memory, plan, fh_cuda_stream(device, call->stream)),
+      plan_kernel));
 }
 
 /* ---- Costs

@@ -85,6 +85,6 @@ fh_status fh_cuda_run(fh_device *device, const fh_call *call, fh_counters *count
 fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows, fh_counters *counters);
 const char *fh_cuda_costs(const fh_device *device, const fh_call *call, fh_costs *costs);
 uint64_t fh_cuda_plan_bytes(const fh_device *device, const fh_call *call);
-fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, void *memory, fh_plan *plan);
+fh_status fh_cuda_plan_build(fh_device *device, const fh_call *call, int32_t complete, void *memory, fh_plan *plan);
 
 #endif

@@ -364,6 +364,8 @@ struct fh_costs {
   fh_path_cost gather;
   fh_path_cost packed; /* on a plan that is there */
   fh_path_cost plan;   /* building one; its GFLOP are those of gather */
+  fh_path_cost vain;   /* what a plan that packs nothing adds to an FH_AUTO call that builds it, by the same units and
+                          GFLOP; all zeros: twice `plan` */
 };
 
 /* Returns the GFLOP that the path multiplies for this work, padding included; 0 if the path is unknown or not on
@@ -383,13 +385,13 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
  * group are equal, entries = keys / group), P the microseconds of the plan. work->entries is not read.
  *  - planned 1, the call brings a plan: packs if R - K > 0 and R - K >= the call_us of the row path, which has to start
  *    beside packed where only some groups are packed.
- *  - planned 0, the plan would have to be built: packs if R - K - P >= 2 * P and R + 2 * P <= 1.02 * padded. A plan
- *    that packs nothing is charged twice its build time: the build itself, plus the cache misses it causes. So lists
- *    that share nothing make a call at most 2 % slower than padding. If rows one by one are padded, no plan is built: a
- *    caller who knows that lists share keys brings a plan, or costs in which plans are cheap.
+ *  - planned 0, the plan would have to be built: packs if R - K - P >= V and R + V <= 1.04 * padded. V are the
+ *    microseconds of a plan in vain (costs->vain). So lists that share nothing make a call at most 4 % slower than
+ *    padding. If rows one by one are padded, a plan is built for large calls only: a caller who knows that lists share
+ *    keys brings a plan, or costs in which plans are cheap.
  * Example: an H200, 8 heads, s_q 1024, full lists of 640: padded 141 us, gather R = 92.3 us, packed at best K = 25.4
- * us, plan P = 13.8 us. R - K - P = 53.2 >= 2 * P = 27.5, and R + 2 * P = 119.8 <= 1.02 * padded = 143.5: FH_AUTO
- * builds the plan.
+ * us, plan P = 15.8 us, in vain V = 19.5 us. R - K - P = 51.1 >= V, and R + V = 111.8 <= 1.04 * padded = 146.3:
+ * FH_AUTO builds the plan.
  * On CUDA every list counts as full. row_invariant 1: *packs is 0. A pure function. Fails as fh_costs_choose does.
  */
 fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row_invariant, int32_t planned,
@@ -399,8 +401,8 @@ fh_status fh_costs_packs(const fh_costs *costs, const fh_work *work, int32_t row
  * path on offer, what a plan would cost and what packing has to save, and where the costs are from. For the example
  * above, in one line:
  *     s_q 1024, h_q 8, 655360 keys: auto builds a plan, which says which groups are packed; the other rows take
- *     gather. Expected: padded 141 us, gather 92.3 us, packed 25.4 us at best and 13.8 us for its plan: packing
- *     saves 53.2 us at most, and has to save 27.5 us. Costs: measured on NVIDIA H200
+ *     gather. Expected: padded 141 us, gather 92.3 us, packed 25.4 us at best and 15.8 us for its plan: packing
+ *     saves 51.1 us at most, and has to save 19.5 us. Costs: measured on NVIDIA H200
  * The line is cut to `bytes`, its final 0 included. Only sizes, costs, plan and lists of the call are read; lists count
  * as full if indices is NULL, and on CUDA. If the call asks for another path, the line names it and explains FH_AUTO
  * all the same. Fails as fh_workspace_bytes does. */

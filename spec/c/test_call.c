@@ -615,6 +615,7 @@ static fh_costs costs_for(int32_t path) {
                     path == FH_PADDED ? cheap : dear,
                     path == FH_GATHER ? cheap : dear,
                     path == FH_PACKED ? cheap : dear,
+                    {0, 0, 0},
                     {0, 0, 0}};
 }
 
@@ -664,7 +665,7 @@ static void automatic(void) {
   for (int invariant = 0; invariant < 2; invariant++) {
     run = good_call();
     run.row_invariant = invariant;
-    fh_costs by_key = {sizeof by_key, {100, 0, 0}, {0, 0, 99.9 / gflop}, {1000, 0, 0}, {0, 0, 0}};
+    fh_costs by_key = {sizeof by_key, {100, 0, 0}, {0, 0, 99.9 / gflop}, {1000, 0, 0}, {0, 0, 0}, {0, 0, 0}};
     CHECK_INT(auto_takes(run, &by_key), FH_GATHER);
     by_key.gather.gflop_us = 100.1 / gflop;
     CHECK_INT(auto_takes(run, &by_key), FH_PADDED);
@@ -677,7 +678,7 @@ static void automatic(void) {
   run.indices = same;
   run.topk_length = NULL;
   const double union_gflop = 2.0 * H_Q * 8 * (D + 512) * 64 * 3 * 1e-9; /* 3 groups */
-  fh_costs by_entry = {sizeof by_entry, {100, 0, 0}, {1000, 0, 0}, {0, 0, 99.9 / union_gflop}, {0, 0, 0}};
+  fh_costs by_entry = {sizeof by_entry, {100, 0, 0}, {1000, 0, 0}, {0, 0, 99.9 / union_gflop}, {0, 0, 0}, {0, 0, 0}};
   CHECK_INT(auto_takes(run, &by_entry), FH_PACKED);
   by_entry.packed.gflop_us = 100.1 / union_gflop;
   CHECK_INT(auto_takes(run, &by_entry), FH_PADDED);
@@ -688,7 +689,7 @@ static void automatic(void) {
   BAD(call.costs = &bad, FH_ERR_ARGUMENT,
       text_of("costs.padded: got call_us 0, unit_us %g, gflop_us 0, wanted finite numbers", bad.padded.unit_us));
   bad.struct_size = 8;
-  BAD(call.costs = &bad, FH_ERR_VERSION, "fh_costs.struct_size: got 8, wanted 104 (at least 80), set by the caller");
+  BAD(call.costs = &bad, FH_ERR_VERSION, "fh_costs.struct_size: got 8, wanted 128 (at least 80), set by the caller");
 }
 
 /* Groups of 8, 8 and 5 rows with 128, 16 and 80 keys, some of them twice or no key at all; a group packed costs what
@@ -719,7 +720,7 @@ static void parts_of(int32_t rows_path, int64_t requests, const int32_t *cu_seql
   }
   const double gflop = 2.0 * 1024 * 1e-9; /* of a head and a key */
   const fh_path_cost dear = {1000000, 0, 0};
-  fh_costs costs = {sizeof costs, dear, dear, {0, 30, 0}, {0, 0, 0}};
+  fh_costs costs = {sizeof costs, dear, dear, {0, 30, 0}, {0, 0, 0}, {0, 0, 0}};
   if (rows_path == FH_GATHER) costs.gather = (fh_path_cost){0, 0, 1 / (gflop * H_Q)};
   else costs.padded = (fh_path_cost){0, 0, 1 / (gflop * 64)};
   run.path = FH_AUTO;

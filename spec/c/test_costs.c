@@ -39,7 +39,7 @@ static void products(void) {
 
 static void costs(void) {
   const fh_work work = some_work();
-  const fh_costs costs = {sizeof costs, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}, {0, 0, 0}};
+  const fh_costs costs = {sizeof costs, {10, 0.5, 2}, {20, 0.25, 4}, {30, 2, 3}, {0, 0, 0}, {0, 0, 0}};
   int32_t path = -1;
   double us[FH_PATHS];
   CHECK_INT(fh_costs_choose(&costs, &work, 0, &path, us, FH_PATHS), FH_OK);
@@ -67,16 +67,16 @@ static void costs(void) {
   CHECK_INT(path, FH_PADDED);
 
   /* ties go to the earlier */
-  const fh_costs flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
+  const fh_costs flat = {sizeof flat, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}, {0, 0, 0}};
   CHECK_INT(fh_costs_choose(&flat, &work, 0, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_PADDED);
-  const fh_costs native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}};
+  const fh_costs native = {sizeof native, {2, 0, 0}, {1, 0, 0}, {1, 0, 0}, {0, 0, 0}, {0, 0, 0}};
   CHECK_INT(fh_costs_choose(&native, &work, 0, &path, us, FH_PATHS), FH_OK);
   CHECK_INT(path, FH_GATHER);
 }
 
 static void refusals(void) {
-  const fh_costs costs = {sizeof costs, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+  const fh_costs costs = {sizeof costs, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}};
   const fh_work work = some_work();
   int32_t path = 77;
   double us[FH_PATHS] = {5};
@@ -96,6 +96,10 @@ static void refusals(void) {
   odd.plan.unit_us = -INFINITY;
   REFUSED(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
           "costs.plan: got call_us 1, unit_us -inf, gflop_us 1, wanted finite numbers");
+  odd = costs;
+  odd.vain.call_us = NAN;
+  REFUSED(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT,
+          "costs.vain: got call_us nan, unit_us 0, gflop_us 0, wanted finite numbers");
   odd = costs;
   odd.packed.call_us = INFINITY;
   CHECK_INT(fh_costs_choose(&odd, &work, 0, &path, us, FH_PATHS), FH_ERR_ARGUMENT);
@@ -140,7 +144,7 @@ static void packing(void) {
   fh_work work = some_work();
   work.entries = 1 << 30; /* what the lists share is not known yet */
   /* rows one by one 100, padded 130; packed at best 60 */
-  fh_costs costs = {sizeof costs, {130, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}};
+  fh_costs costs = {sizeof costs, {130, 0, 0}, {0, 0.1, 0}, {10, 0.2, 25 / 8.192}, {0, 0, 0}, {0, 0, 0}};
   CHECK_INT(packs(&costs, &work, 1), 1);
   CHECK_INT(packs(&costs, &work, 0), 1);
   for (int more = 0; more < 2;
@@ -159,14 +163,28 @@ static void packing(void) {
       const double us = 13.3 + 0.1 * more;
       costs.plan = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};
       CHECK_INT(packs(&costs, &work, 0), !more);
-      /* the other condition alone: 100 and twice the plan against 1.02 times padded */
+      /* the other condition alone: 100 and twice the plan against 1.04 times padded */
       costs.packed.call_us = 0;
-      costs.padded.call_us = 126.7 / 1.02;
+      costs.padded.call_us = 126.7 / 1.04;
       CHECK_INT(packs(&costs, &work, 0), !more);
       costs.packed.call_us = 10;
       costs.padded.call_us = 130;
     }
   }
+  costs.plan = (fh_path_cost){13.2, 0, 0}; /* 26.8 to gain, 26.4 in vain: so much, or as much as somebody measured */
+  for (int part = 0; part < 3; part++)
+    for (int more = 0; more < 2; more++) {
+      const double us = 26.7 + 0.2 * more;
+      costs.vain = (fh_path_cost){part == 0 ? us : 0, part == 1 ? us / 125 : 0, part == 2 ? us / 8.192 : 0};
+      CHECK_INT(packs(&costs, &work, 0), !more);
+      CHECK_INT(packs(&costs, &work, 1), 1); /* a plan that is there is never in vain */
+      costs.padded.call_us = 126.8 / 1.04;   /* the other condition alone */
+      costs.packed.call_us = 0;
+      CHECK_INT(packs(&costs, &work, 0), !more);
+      costs.padded.call_us = 130;
+      costs.packed.call_us = 10;
+    }
+  costs.vain = (fh_path_cost){0, 0, 0};
   fh_work endless = work; /* as many keys as the type holds, rounded up to groups */
   endless.keys = INT64_MAX;
   CHECK_INT(packs(&costs, &endless, 1), 0);
@@ -205,10 +223,15 @@ static void packing(void) {
 static void older(void) {
   fh_device *device = open_cpu(2);
   const fh_work work = some_work();
-  fh_costs costs = {offsetof(fh_costs, plan), {120, 0, 0}, {100, 0, 0}, {10, 0, 0}, {1000, 0, 0}};
+  fh_costs costs = {offsetof(fh_costs, plan), {120, 0, 0}, {100, 0, 0}, {10, 0, 0}, {1000, 0, 0}, {0, 0, 0}};
   CHECK_INT(packs(&costs, &work, 0), 1);
   costs.struct_size = sizeof costs;
   CHECK_INT(packs(&costs, &work, 0), 0);
+  costs.plan.call_us = 10;
+  costs.vain.call_us = 1000;
+  CHECK_INT(packs(&costs, &work, 0), 0);
+  costs.struct_size = offsetof(fh_costs, vain); /* twice the plan */
+  CHECK_INT(packs(&costs, &work, 0), 1);
   costs.struct_size = offsetof(fh_costs, plan);
   costs.plan.call_us = 77;
   CHECK_INT(fh_costs_default(device, &costs), FH_OK);

@@ -26,7 +26,7 @@ static const char *explain(const fh_call *call) {
 #define TAIL ". Costs: given by the caller"
 
 static void by_costs(void) {
-  fh_costs costs = {sizeof costs, {100, 0, 0}, {50, 0, 0}, {10, 0, 0}, {5, 0, 0}};
+  fh_costs costs = {sizeof costs, {100, 0, 0}, {50, 0, 0}, {10, 0, 0}, {5, 0, 0}, {0, 0, 0}};
   fh_call call = call_by(&costs);
   CHECK_STR(explain(&call),
             HEAD "auto builds a plan, which says which groups are packed; the other rows take gather. Expected: "
@@ -38,7 +38,7 @@ static void by_costs(void) {
             HEAD "auto takes gather for all rows. Expected: padded 100 us, gather 50 us, packed 10 us at best and "
                  "30 us for its plan: packing saves 10 us at most, and has to save 60 us; a plan that packs nothing "
                  "would bring the "
-                 "call to 110 us, wanted at most 102 us" TAIL);
+                 "call to 110 us, wanted at most 104 us" TAIL);
   costs.gather.call_us = 200;
   call.row_invariant = 1;
   CHECK_STR(explain(&call),
@@ -51,7 +51,7 @@ static void by_costs(void) {
             HEAD "the call asks for gather; auto takes padded for all rows. Expected: padded 100 us, gather 200 us; "
                  "packed is not on offer: a group of one row shares nothing" TAIL);
   /* the choice that is told is the one that is made: costs by the key turn it */
-  costs = (fh_costs){sizeof costs, {0, 0, 1}, {0, 0, 9}, {1e6, 0, 0}, {0, 0, 0}};
+  costs = (fh_costs){sizeof costs, {0, 0, 1}, {0, 0, 9}, {1e6, 0, 0}, {0, 0, 0}, {0, 0, 0}};
   call = call_by(&costs);
   CHECK(strstr(explain(&call), "auto takes padded for all rows. Expected: padded 5.37 us, gather 6.04 us") != NULL);
 }
@@ -62,7 +62,8 @@ static void by_lists(void) {
   for (int s = 0; s < 64; s++)
     for (int j = 0; j < 640; j++) indices[s * 640 + j] = j % 2 ? -1 : s < 32 ? j : (s * 640 + j) % 5000;
   const double pair = 2.048e-6; /* GFLOP */
-  const fh_costs costs = {sizeof costs, {1e6, 0, 0}, {0, 0, 1 / (8 * pair)}, {0, 0, 0.25 / (8 * pair)}, {0, 0, 0}};
+  const fh_costs costs = {sizeof costs, {1e6, 0, 0}, {0, 0, 1 / (8 * pair)}, {0, 0, 0.25 / (8 * pair)},
+                          {0, 0, 0},    {0, 0, 0}};
   fh_call call = call_by(&costs);
   call.indices = indices;
   uint64_t bytes = 0;
@@ -90,7 +91,7 @@ static void own_costs(void) {
 }
 
 static void room(void) {
-  const fh_costs costs = {sizeof costs, {100, 0, 0}, {50, 0, 0}, {10, 0, 0}, {5, 0, 0}};
+  const fh_costs costs = {sizeof costs, {100, 0, 0}, {50, 0, 0}, {10, 0, 0}, {5, 0, 0}, {0, 0, 0}};
   fh_call call = call_by(&costs);
   char text[16];
   memset(text, '!', sizeof text);

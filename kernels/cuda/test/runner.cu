@@ -77,11 +77,11 @@ int Family::build_plan(const fh_call &given, void *memory, fh_plan *plan, cudaSt
   const fhk_gpu on = device();
   fh_call call = given;
   const double by_key = 1 / (2e-9 * (call.d_qk + call.d_v)), half = 0.5 * call.topk * call.group;
-  fh_costs costs = {sizeof costs, {1e9, 0, 0}, {1e9, 0, 0}, {0, half, 0}, {0, 0, 0}};
+  fh_costs costs = {sizeof costs, {1e9, 0, 0}, {1e9, 0, 0}, {0, half, 0}, {0, 0, 0}, {0, 0, 0}};
   (path == FH_PADDED ? costs.padded : costs.gather) = {0, 0, by_key / (path == FH_PADDED ? call.h_pad : call.h_q)};
   call.path = parts ? FH_AUTO : FH_PACKED;
   call.costs = parts ? &costs : nullptr;
-  return fhk_plan_build(&on, &call, memory, plan, stream);
+  return fhk_plan_build(&on, &call, 0, memory, plan, stream);
 }
 
 int Family::run(const fh_call &given, cudaStream_t stream) const {

@@ -69,7 +69,12 @@ static std::vector<int64_t> first_rows(const PlanCase &c, const PlanInput &in) {
   return first;
 }
 
-static void check_plan(const PlanCase &c) {
+/* How a plan is built: complete; or for one call whose other rows are gathered; or padded, so that a sample of the groups
+ * is looked at first, which finds enough, or too little. */
+enum Use { kComplete, kBesideGather, kBesidePadded, kSampleSaysNone };
+
+static void check_plan_of(const PlanCase &c, Use use) {
+  const bool complete = use == kComplete;
   const int64_t capacity = c.topk * c.group;
   const PlanInput in = make_input(c);
   const auto &list = in.list, &length = in.length, &offset = in.offset;
@@ -94,12 +99,14 @@ static void check_plan(const PlanCase &c) {
                                            begun 200 */
   costs.gather.gflop_us = 1 / gflop, costs.packed.unit_us = 50, costs.packed.gflop_us = 200 / (gflop * 64 * c.group);
   costs.padded.call_us = 1e9;
+  if (use == kBesidePadded || use == kSampleSaysNone)
+    call.h_pad = 1, std::swap(costs.padded, costs.gather), costs.plan.call_us = use == kSampleSaysNone ? 1e9 : 0;
   if (c.choose) call.path = FH_AUTO, call.costs = &costs;
   else call.path = FH_PACKED;
   Device<uint8_t> memory(static_cast<int64_t>(fhk_plan_bytes(&gpu, &call)));
   memory.poison();
   fh_plan plan;
-  OK(fhk_plan_build(&gpu, &call, memory.p, &plan, nullptr));
+  OK(fhk_plan_build(&gpu, &call, complete, memory.p, &plan, nullptr));
   finish(c.name, "plan");
   auto get = [](auto *from, int64_t count) {
     std::vector<std::remove_reference_t<decltype(*from)>> v(count);
@@ -133,34 +140,39 @@ static void check_plan(const PlanCase &c) {
         const int32_t t = list[s * stride + k];
         if (t >= 0 && t < c.s_kv) pairs.push_back({t, static_cast<int>(s - first[g])});
       }
-      differ("keys", s, 0, static_cast<uint64_t>(keys[s]), pairs.size() - before);
+      if (use != kSampleSaysNone) differ("keys", s, 0, static_cast<uint64_t>(keys[s]), pairs.size() - before);
     }
     std::sort(pairs.begin(), pairs.end());
     int64_t n = 0, run = 0, copy = 0;
     std::vector<uint64_t> who;
+    std::vector<int32_t> rows_of_kv;
     for (size_t k = 0; k < pairs.size(); k++) {
       copy = k && pairs[k] == pairs[k - 1] ? copy + 1 : 0;
       if (!k || pairs[k].first != pairs[k - 1].first) run = n;
       if (run + copy == n) {
-        differ("token", g, n, static_cast<uint32_t>(n < capacity ? token[g * capacity + n] : -1),
-               static_cast<uint32_t>(pairs[k].first));
+        rows_of_kv.push_back(pairs[k].first);
         who.push_back(0);
         n++;
       }
       who[run + copy] |= 1ull << pairs[k].second;
     }
-    differ("entries", g, 0, static_cast<uint64_t>(entries[g]), n);
-    for (int64_t k = 0; k < n; k++) differ("member", g, k, member[g * capacity + k], who[k]);
+    const double chosen = static_cast<double>(pairs.size());
+    const double saves = c.choose && first[g] < first[g + 1] ? chosen - 50 - 200. * ((n + 63) / 64) : 0;
+    /* A group that goes row by row may be left unlisted. */
+    const bool listed = complete || (saves >= 0 && use != kSampleSaysNone);
+    differ("entries", g, 0, static_cast<uint64_t>(entries[g] > n || listed ? entries[g] : n), n);
+    for (int64_t k = 0; k < n && listed; k++) {
+      differ("token", g, k, static_cast<uint32_t>(token[g * capacity + k]), static_cast<uint32_t>(rows_of_kv[k]));
+      differ("member", g, k, member[g * capacity + k], who[k]);
+    }
     for (int64_t k = n; k < capacity; k++) {
       differ("token past the end", g, k, static_cast<uint32_t>(token[g * capacity + k]), 0xffffffffu);
       differ("member past the end", g, k, member[g * capacity + k], ~0ull);
     }
     want_order[g] = static_cast<int32_t>(g);
     want_entries[g] = static_cast<int32_t>(n);
-    const double chosen = static_cast<double>(pairs.size());
-    const double saves = c.choose && first[g] < first[g + 1] ? chosen - 50 - 200. * ((n + 63) / 64) : 0;
-    unpacked[g] = saves < 0;
-    saved += saves > 0;
+    unpacked[g] = saves < 0 || use == kSampleSaysNone;
+    saved += saves > 0 && !unpacked[g];
     all += n;
   }
   std::stable_sort(want_order.begin(), want_order.end(), [&](int32_t a, int32_t b) {
@@ -169,12 +181,20 @@ static void check_plan(const PlanCase &c) {
   });
   const int64_t fewer = std::count(unpacked.begin(), unpacked.end(), true);
   differ("packed_from", 0, 0, packed_from, fewer && !saved ? groups : fewer); /* beside rows alone nothing is packed */
-  for (int64_t g = 0; g < groups; g++)
+  for (int64_t g = 0; g < groups && (complete || packed_from < groups || groups <= 2048); g++)
     differ("order", g, 0, static_cast<uint32_t>(order[g]), static_cast<uint32_t>(want_order[g]));
-  printf("plan: %-30s %8lld groups %9lld entries %8d not packed %s\n", c.name, static_cast<long long>(groups),
-         static_cast<long long>(all), packed_from, bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
+  printf("plan: %-30s %8lld groups %9lld entries %8d not packed%s %s\n", c.name, static_cast<long long>(groups),
+         static_cast<long long>(all), packed_from,
+         (const char *[]){"", ", beside gather", ", beside padded", ", sampled"}[use],
+         bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
   fflush(stdout);
   bad.empty() ? passes++ : failures++;
+}
+
+static void check_plan(const PlanCase &c) {
+  check_plan_of(c, kComplete);
+  for (const Use use : {kBesideGather, kBesidePadded, kSampleSaysNone})
+    if (c.choose) check_plan_of(c, use);
 }
 
 static void check_plans(bool small) {
