@@ -152,6 +152,8 @@ return {
     { input = "one alone", spec = "that is alone and crashes", right = "its record" },
     { input = "a sweep of three cells", spec = "in a sweep: every cell", right = "six records, in the file too" },
     { input = "layouts.lua with it", spec = "behind a script", right = "the table, status 1" },
+    { input = "a good one beside a pattern that is a function", spec = "beside a pattern that is a function",
+      right = "its record says that it ran in the script's process" },
     { input = "a sweep in a worker process", spec = "in a sweep in a worker process",
       right = "phase, path, signal and text in its record, cell by cell" },
     { input = "one beside a good one, one whose answer others are held against, the conformance grid",
