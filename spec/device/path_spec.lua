@@ -14,6 +14,10 @@ describe("path", function()
     end
   end)
 
+  it("says which of them have costs", function()
+    assert.same({ "padded", "gather", "packed" }, path.costed())
+  end)
+
   it("says which ones auto chooses among, and which of them are native", function()
     assert.same({ "padded", "gather", "packed" }, path.candidates())
     assert.same({ "gather", "packed" }, path.native())

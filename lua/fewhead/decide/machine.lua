@@ -22,7 +22,7 @@ local M = {}
 local Machine = { __name = "machine" }
 Machine.__index = Machine
 
-local PATHS = paths.candidates()
+local PATHS = paths.costed()
 -- Kernels multiply whole tiles: fewer heads than these cost gather what these do.
 local GATHER_HEADS = 8
 -- Heads that fh_costs_default's costs are for.

@@ -17,7 +17,7 @@ local ffi, C = F.ffi, F.C
 local M = {}
 
 --- What has costs: the paths that "auto" chooses among, and "plan".
-M.names = paths.candidates()
+M.names = paths.costed()
 M.names[#M.names + 1] = "plan"
 
 local FIELDS = { "call_us", "unit_us", "gflop_us" }

@@ -44,6 +44,12 @@ function M.candidates()
   return select(function(row) return row.candidate end)
 end
 
+--- The names of those candidates that the cost model has costs of, a field of fh_costs: { "padded", "gather", "packed" }. A
+-- candidate without is measured, and "auto" never takes it.
+function M.costed()
+  return select(function(row) return row.candidate and ffi.offsetof("fh_costs", row.name) ~= nil end)
+end
+
 --- The names of the paths that stand on their own, chosen by "auto" or not: all but "auto" and the oracle, "reference".
 function M.computing()
   return select(function(row) return row.name ~= "auto" and row.name ~= "reference" end)
