@@ -532,7 +532,7 @@ describe("the cost model of a fit", function()
     local cost = model().cost
     local work = ffi.new("fh_work", { struct_size = ffi.sizeof("fh_work"), rows = 2048, keys = 2048 * 575, groups = 256,
       entries = 256 * 934, h_q = 8, h_pad = 64, group = 8, d_qk = 512, d_v = 512 })
-    local path, us = ffi.new("int32_t[1]"), ffi.new("double[5]")
+    local path, us = ffi.new("int32_t[1]"), ffi.new("double[?]", F.C.FH_PATHS)
     assert(F.check(F.C.fh_costs_choose(cost.costs, work, 0, path, us, F.C.FH_PATHS)))
     assert.equal("packed", F.path_names[path[0]])
     assert.is_true(math.abs(us[F.paths.padded] / (50 + 10 * 2048) - 1) < 1e-3)
