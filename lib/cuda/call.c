@@ -106,7 +106,7 @@ fh_status fh_cuda_run_parts(fh_device *device, const fh_call *call, int32_t rows
   fh_status status = fh_cuda_enter(device);
   if (status) return status;
   for (int i = 0; i < 2 && !status; i++) status = run_path(device, call, paths[i], &kernels[i]);
-  if ((status = fh_cuda_leave(status))) return status;
+  if ((status = fh_cuda_leave(status)) || !kernels[0] || !kernels[1]) return status;
   for (int i = 0; i < 2; i++) {
     count(kernels[i], call, &parts[i]);
     fh_name_kernel(counters, kernels[i]->name);

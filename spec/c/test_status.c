@@ -103,7 +103,7 @@ static void version(void) {
   CHECK_INT(fh_struct_bytes("fh_plan"), sizeof(fh_plan));
   CHECK_INT(fh_struct_bytes("fh_work"), sizeof(fh_work));
   CHECK_INT(fh_struct_bytes("fh_path_cost"), 24);
-  CHECK_INT(fh_struct_bytes("fh_costs"), 8 + 4 * 24);
+  CHECK_INT(fh_struct_bytes("fh_costs"), 8 + 5 * 24);
   CHECK_INT(fh_struct_bytes("fh_gate"), 24);
   CHECK_INT(fh_struct_bytes("fh_provider_info"), 16 + 32 + 128 + 512);
   CHECK_INT(fh_struct_bytes("fh_cal"), 0);

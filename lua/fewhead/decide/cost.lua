@@ -18,8 +18,8 @@ local ffi, C = F.ffi, F.C
 
 local M = {}
 
-local PATHS = paths.costed()
-local FITTED = paths.costed() -- the costs in fh_costs
+local PATHS = paths.candidates()
+local FITTED = paths.candidates() -- the costs in fh_costs
 FITTED[#FITTED + 1] = "plan"
 
 -- What works on groups, not on rows: plans and the paths that want one.
