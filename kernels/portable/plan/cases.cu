@@ -69,8 +69,8 @@ static std::vector<int64_t> first_rows(const PlanCase &c, const PlanInput &in) {
   return first;
 }
 
-/* How a plan is built: complete; or for one call whose other rows are gathered; or padded, so that a sample of the groups
- * is looked at first, which finds enough, or too little. */
+/* How a plan is built: complete; or for one call whose other rows are gathered; or padded, so that a sample of the
+ * groups is looked at first, which finds enough, or too little. */
 enum Use { kComplete, kBesideGather, kBesidePadded, kSampleSaysNone };
 
 static void check_plan_of(const PlanCase &c, Use use) {

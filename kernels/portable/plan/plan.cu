@@ -427,9 +427,9 @@ FHK_DEV uint32_t all_keys(const Rows &rows, const Shared &sh) {
                                     (lane + 32 < rows.queries ? sh.keys[lane + 32] : 0));
 }
 
-/* 1 where a group with at least so many entries goes row by row, so that nobody will ask for its union: packing it loses
- * more than its share of what it costs to begin rows. Were the losses of all groups smaller than that, all groups would
- * be packed. */
+/* 1 where a group with at least so many entries goes row by row, so that nobody will ask for its union: packing it
+ * loses more than its share of what it costs to begin rows. Were the losses of all groups smaller than that, all
+ * groups would be packed. */
 FHK_DEV bool may_skip(const Build &b, uint32_t entries, int queries, uint32_t keys) {
   return !b.complete &&
          fh_group_saves(&b.costs, entries, queries, keys) < -1e3 * b.costs.rows / static_cast<double>(b.plan.groups);
