@@ -52,7 +52,7 @@ local task = {
   paths = { "padded", "native", "auto", unpack(opt.provider) }, s_q = sizes[device:match("^%a+")] or sizes.cpu, device = device,
   cold = opt.cold or nil, seconds = opt.seconds, cell_seconds = opt.cell_seconds, max_bytes = opt.max_bytes, shard = opt.shard,
   min_samples = opt.min_samples, samples = opt.samples or nil, profile = opt.profile or nil, tags = opt.tags,
-  retry_failed = opt.retry_failed or nil, worker = true, argv = arg,
+  retry_failed = opt.retry_failed or nil, worker = true, control = true, argv = arg,
 }
 for _, key in ipairs(fh.axis.keys) do task[key] = opt[key] or task[key] end
 

@@ -198,6 +198,29 @@ describe("fh.sweep", function()
       helper.refusal(function() local s = fh.sweep { s_q = 2, pattern = "file" } return s end))
   end)
 
+  it("measures the first cell once more as a control, without records of it", function()
+    local function run(changes)
+      local o = { s_q = { 2, 4 }, pattern = "uniform", s_kv = 64, topk = 16, paths = { "padded", "gather" }, seconds = 0,
+        min_samples = 6, control = true }
+      for key, v in pairs(changes or {}) do o[key] = v end
+      return assert(fh.sweep(o))
+    end
+    local sweep = run()
+    assert.same({ 2, 4, "s_q 2, uniform" }, { sweep.measured, #sweep.records, sweep.control.cell })
+    assert.is_true(sweep.control.ratio > 0 and (sweep.control.path == "padded" or sweep.control.path == "gather"))
+    assert.is_nil(run { s_q = 2 }.control) -- there is nothing between the two
+    assert.is_nil(run { control = false }.control)
+    local records = 0
+    assert.is_nil(run {
+      on_record = function() records = records + 1 end, interrupted = function() return records > 2 end,
+    }.control)
+    sweep.noise_floor, sweep.control = 0.05, { cell = "s_q 2", path = "gather", ratio = 1.04 }
+    local function says(text) assert.is_truthy(sweep:summary():find(text .. "\n", 1, true), sweep:summary()) end
+    says "\ncontrol: s_q 2 once more at the end: gather took 1.040 of its first time"
+    sweep.control.ratio = 0.9
+    says "gather took 0.900 of its first time, more than the noise floor: the machine changed"
+  end)
+
   it("keeps the cells before an interrupt, in a whole file", function()
     local started = 0
     local sweep = small { s_q = "1:64:*2", out = folder .. "sweep.jsonl", on_cell = function() started = started + 1 end,

@@ -61,6 +61,7 @@ local OWN = option.rows("sweep", {
   { "store", "TABLE", "the folder of the run" },
   { "--retry-failed", nil, "measure again what failed in the run that is resumed", with = { store = true } },
   { "more", "FUNCTION", "options of one more cell" },
+  { "--control", nil, "measure the first cell once more behind the last one" },
   { "argv", "TABLE", "the words of the command" }, { "run", "TABLE", "a header of fh.run" }, tags.row,
 })
 
@@ -221,6 +222,8 @@ local function measure(job, i)
     local share = job.limit and timing / TIMING_SHARE or 0 -- a cell that had more time than it needs may use it
     job.took, job.guessed = job.took + tonumber(job.clock() - before) / 1e9, job.guessed + math.max(cell.seconds, share)
   end
+  job.first = job.first or { cell = cell, records = answer.records, timing = timing,
+    seconds = tonumber(job.clock() - before) / 1e9 }
   return answer.records
 end
 
@@ -365,6 +368,31 @@ local function open_store(job)
   return true
 end
 
+-- The first cell that this run measured, once more behind the last one: equal configurations that were measured far apart. { cell
+-- = its name, path = the path whose time moved most, ratio = its second time over its first }; nil where there is no second cell,
+-- nothing was timed, or the time is up.
+local function control(job)
+  local own, first, sweep = job.task.own, job.first, job.sweep
+  local left = seconds_left(job)
+  if not own.control or not first or sweep.measured < 2 or sweep.interrupted or left and left < first.seconds then return nil end
+  local answer = job.bench:measure(first.cell.options, {
+    max_seconds = first.timing, seconds = own.cell_seconds or M.cell_seconds,
+    deadline = left and require("fewhead.measure.worker").now() + left,
+    interrupted = own.interrupted, on_interrupt = own.on_interrupt,
+  })
+  local worst
+  for i, record in ipairs(answer and answer.records or {}) do
+    local before, now = first.records[i].time, record.time
+    if before and now then
+      local ratio = now.median_us / before.median_us
+      if not worst or math.abs(math.log(ratio)) > math.abs(math.log(worst.ratio)) then
+        worst = { cell = name_of(first.cell), path = record.path, ratio = ratio }
+      end
+    end
+  end
+  return worst
+end
+
 -- The median of the noise floors of a sweep's comparisons, nil without one.
 local function noise_floor(list)
   local floors = {}
@@ -384,7 +412,7 @@ local function close(job)
   if job.store then
     local _, err = job.store:finish {
       state = sweep.interrupted and "interrupted" or #sweep.unfit > 0 and "out of time" or "complete",
-      measured = sweep.measured, reused = sweep.reused, noise_floor = sweep.noise_floor,
+      measured = sweep.measured, reused = sweep.reused, noise_floor = sweep.noise_floor, control = sweep.control,
     }
     sweep.write_error = sweep.write_error or err
   end
@@ -466,6 +494,7 @@ local function run(task)
     if not ok then break end
     sweep.cells = sweep.measured + sweep.reused
   end
+  sweep.control = control(job)
   close(job)
   return sweep
 end
@@ -491,6 +520,8 @@ end
 --   retry_failed with resume: measure again what failed
 --   out          a JSONL file for the records, put in place when the sweep ends
 --   more         function(sweep) -> options of one more cell, or nil: asked when all cells are done
+--   control      true: the first cell is measured once more behind the last one, and the sweep's `control` says how far it moved;
+--                no records of it
 --   on_plan      function(plan) before the first cell: { cells, duplicates, reused, unfit = names, seconds = estimate, folder,
 --                changed = why nothing of the resumed run is used }
 --   on_cell      function(i, of, options) before each cell;  on_record  function(record) after each record
@@ -500,8 +531,9 @@ end
 --   argv, run    the words of the command, or a whole header of fh.run, for the records
 --   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant, costs, samples, profile   as fh.compare takes them
 -- Returns { records =, cells = how many were measured, reused or refused, planned =, measured =, reused =, duplicates =, unfit =
--- names of cells that time ran out for, failed = names, interrupted = boolean, noise_floor =, folder =, write_error = why the
--- file lacks records: a disk that was full, say }; nil, err when the file cannot be made or the device not be opened.
+-- names of cells that time ran out for, failed = names, interrupted = boolean, noise_floor =, control = { cell =, path = the
+-- path that moved most, ratio = its second time over its first } or nil, folder =, write_error = why the file lacks records: a
+-- disk that was full, say }; nil, err when the file cannot be made or the device not be opened.
 function M.run(options)
   local task = task_of(options, 2)
   if M.attend and not task.own.interrupted then return M.attend(task.own, function() return run(task) end) end
@@ -516,6 +548,12 @@ function Sweep:summary()
   if #self.unfit > 0 then add("%d cells not measured, out of time: %s", #self.unfit, table.concat(self.unfit, "; ")) end
   if #self.failed > 0 then add("%d cells failed: %s", #self.failed, table.concat(self.failed, "; ")) end
   if self.noise_floor then add("noise floor %.1f %%", 100 * self.noise_floor) end
+  if self.control then
+    local moved = math.exp(math.abs(math.log(self.control.ratio))) - 1
+    local beyond = self.noise_floor and moved > self.noise_floor and ", more than the noise floor: the machine changed" or ""
+    add("control: %s once more at the end: %s took %.3f of its first time%s", self.control.cell, self.control.path,
+      self.control.ratio, beyond)
+  end
   add("%s", compare.clocks_text(self.records, self.run))
   return table.concat(parts, "\n")
 end

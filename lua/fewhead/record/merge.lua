@@ -95,6 +95,7 @@ function M.merge(folders, out, name)
   for key, value in pairs(parts[1].head) do head[key] = value end
   for _, part in ipairs(parts) do noise = math.max(noise or 0, part.head.noise_floor or 0) end
   head.shard, head.sequence, head.name, head.cells, head.parts, head.noise_floor = nil, nil, nil, #cells, #parts, noise
+  head.control = nil -- of one part
   local run, err = store.create(out, name, head)
   if not run then return nil, { err } end
   for _, cell in ipairs(cells) do
