@@ -51,7 +51,7 @@ local folder = os.tmpname()
 os.remove(folder)
 local begin, parent, child
 local sweep = assert(fh.sweep {
-  s_q = 128, seed = "0:39:1", heads = 8, pattern = "csa", layout = "vllm", paths = { "padded", "native", "auto" }, device = "cpu",
+  s_q = 8, seed = "0:39:1", heads = 8, pattern = "csa", layout = "vllm", paths = { "padded", "native", "auto" }, device = "cpu",
   seconds = 0, worker = true, store = { out = folder, name = "bench" },
   on_cell = function(i)
     if i == 1 then begin, parent, child = worker.now(), cpu "self", cpu(crew.process:get_pid()) end
