@@ -338,9 +338,10 @@ end
 local function open_store(job)
   local store, wanted, sweep = require "fewhead.record.store", job.task.own.store, job.sweep
   local err
-  local out = require("fewhead.record.run").folder(wanted.out, job.bench.header)
+  local out
+  out, sweep.evidence = store.place(require("fewhead.record.run").folder(wanted.out, job.bench.header))
   local before, none = wanted.resume, nil
-  if before then before, none = store.folder(before == true and out or before) end
+  if before then before, none = store.folder(before == true and out or before, store.is_sweep) end
   if none and wanted.resume ~= true then return nil, none end
   if before then
     local head, no_head = store.head(before)
@@ -532,8 +533,9 @@ end
 --   cold, min_samples, max_samples, rel_ci, sample, group, row_invariant, costs, samples, profile   as fh.compare takes them
 -- Returns { records =, cells = how many were measured, reused or refused, planned =, measured =, reused =, duplicates =, unfit =
 -- names of cells that time ran out for, failed = names, interrupted = boolean, noise_floor =, control = { cell =, path = the
--- path that moved most, ratio = its second time over its first } or nil, folder =, write_error = why the file lacks records: a
--- disk that was full, say }; nil, err when the file cannot be made or the device not be opened.
+-- path that moved most, ratio = its second time over its first } or nil, folder =, evidence = the folder of results/ that `store`
+-- names, or nil, write_error = why the file lacks records: a disk that was full, say }; nil, err when the file cannot be made or
+-- the device not be opened.
 function M.run(options)
   local task = task_of(options, 2)
   if M.attend and not task.own.interrupted then return M.attend(task.own, function() return run(task) end) end
@@ -565,7 +567,8 @@ end
 function M.read(file)
   args.string("sweep.read: file", file, 2)
   local path, list, err
-  path, err = require("fewhead.record.store").find(file)
+  local store = require "fewhead.record.store"
+  path, err = store.find(file, store.is_sweep)
   if path then list, err = records.read(path) end
   if not list then return nil, err end
   return new(list)

@@ -14,7 +14,7 @@ local M = {}
 local function read(folders, problems)
   local parts = {}
   for _, path in ipairs(folders) do
-    local folder, err = store.folder(path)
+    local folder, err = store.folder(path, store.is_sweep)
     local head, done, order
     if folder then head, err = store.head(folder) end
     if head then done, order = store.cells(folder) end
@@ -96,7 +96,7 @@ function M.merge(folders, out, name)
   for _, part in ipairs(parts) do noise = math.max(noise or 0, part.head.noise_floor or 0) end
   head.shard, head.sequence, head.name, head.cells, head.parts, head.noise_floor = nil, nil, nil, #cells, #parts, noise
   head.control = nil -- of one part
-  local run, err = store.create(out, name, head)
+  local run, err = store.create((store.place(out)), name, head)
   if not run then return nil, { err } end
   for _, cell in ipairs(cells) do
     local ok

@@ -86,21 +86,9 @@ function M.header(dev, argv)
 end
 
 --- The folder that `out` names for a run with this header: DEVICE in it stands for the device's name, "nvidia-h200" for NVIDIA
---- H200.
+-- H200.
 function M.folder(out, header)
   return (out:gsub("DEVICE", (header.device:lower():gsub("[^%w]+", "-"))))
-end
-
---- That folder, made where it is not there, for a script that is about to measure: nil and the reason, by its option --out, where
--- no file can be written to it.
-function M.open_folder(out, header)
-  local folder = M.folder(out, header)
-  local writer, err = require("fewhead.record.file").writer(folder .. "/probe")
-  if not writer then
-    return nil, ("--out: got %s, wanted a folder to write to: %s"):format(args.show(folder), err:match(": (.*)$") or err)
-  end
-  writer:discard()
-  return folder
 end
 
 return M

@@ -8,6 +8,9 @@
 -- A folder holds run.json (what was asked for, and how it ended) and records.jsonl, to which each cell's records are appended and
 -- brought to the disk before the next cell begins. A run that is killed loses the cell at hand. All cells of a folder have the
 -- same build, device and settings, and each cell stands there once.
+--
+-- results/DEVICE is no folder of runs but the evidence of a device, NAME.jsonl and NAME.md for each experiment: a run that is to
+-- go there has its folder in results/local, and publish() copies its files when the run is whole.
 
 local args = require "fewhead.base.arguments"
 local file = require "fewhead.record.file"
@@ -49,6 +52,71 @@ local function make_folder(out, name)
     try = ("%s-%d"):format(base, n)
   end
 end
+
+-- ---- Where runs go ----------------------------------------------------------------------------------------------------------
+
+local LOCAL = "local" -- the folder of runs in results/
+
+--- What `out` stands for: the folder of runs and, where `out` is a device's folder in results/ (any but results/local), that
+-- folder, which gets a copy of the run's files (M.publish); else nil. "x" -> "x", nil; "a/results/h200" -> "a/results/local",
+-- "a/results/h200".
+function M.place(out)
+  args.string("store.place: out", out)
+  local results, device = out:match("^(.*)/([^/]+)/*$")
+  local is_evidence = results and (results == "results" or results:find("/results$")) and device ~= LOCAL
+  if is_evidence then return results .. "/" .. LOCAL, out end
+  return out, nil
+end
+
+--- Whether a run can be written where `out` says, for a script that is about to measure; makes the folders. true; nil and the
+-- reason, by the option --out. A folder with DEVICE in its name is looked at once the device is known.
+function M.writable(out)
+  for _, folder in ipairs { M.place(out) } do
+    if not folder:find("DEVICE", 1, true) then
+      local probe, err = file.writer(folder .. "/probe")
+      if not probe then
+        return nil, ("--out: got %s, wanted a folder to write to: %s"):format(args.show(out), err:match(": (.*)$") or err)
+      end
+      probe:discard()
+    end
+  end
+  return true
+end
+
+local function read(path)
+  local handle, err = io.open(path, "rb")
+  if not handle then return nil, err end
+  local text
+  text, err = handle:read("*a")
+  handle:close()
+  return text, err and ("%s: %s"):format(path, err)
+end
+
+--- Copy the files of the run in `folder` to `evidence`, run.json left out: records.jsonl is called NAME.jsonl there, report.md
+-- NAME.md and report_x.svg NAME_x.svg, in links between them too; other files keep their names. Each takes the place of an
+-- earlier one. Returns the list of their names | nil, error.
+function M.publish(folder, evidence, name)
+  args.string("store.publish: folder", folder)
+  args.string("store.publish: evidence", evidence)
+  args.string("store.publish: name", name)
+  local names = {}
+  for _, path in ipairs(posix.glob(folder, "/*")) do
+    local own = path:match("[^/]+$")
+    if own ~= HEAD then
+      local text, err = read(path)
+      if not text then return nil, err end
+      local to = own == RECORDS and name .. ".jsonl" or own:gsub("^report", name)
+      if own:find("%.md$") then text = text:gsub("%]%(report", "](" .. name) end
+      local ok
+      ok, err = file.write(evidence .. "/" .. to, text)
+      if not ok then return nil, err end
+      names[#names + 1] = to
+    end
+  end
+  return names
+end
+
+-- ---- A run ------------------------------------------------------------------------------------------------------------------
 
 local function write_head(run)
   local ok, err = file.write(run.folder .. "/" .. HEAD, json.encode(run.head) .. "\n")
@@ -169,16 +237,12 @@ function M.cells(folder)
   return done, order
 end
 
---- Append the records of a cell, `id` at place `at` of the plan, and bring them to the disk. true | nil, error; after an error
--- the file ends with the cell before, and the run takes no more.
-function Run:add(id, at, list)
+--- Append records as they are, and bring them to the disk: those of a run that is not resumed. true | nil, error; after an error
+-- the file ends with what stood there before, and the run takes no more.
+function Run:append(list)
   if not self.file then return nil, self.path .. ": closed" end
   local lines = {}
-  for i, record in ipairs(list) do
-    record.cell = { id = id, at = at, of = #list }
-    json.ordered(record, records.fields)
-    lines[i] = json.encode(record) .. "\n"
-  end
+  for i, record in ipairs(list) do lines[i] = json.encode(record) .. "\n" end
   local text = table.concat(lines)
   local ok, err = self.file:write(text)
   if ok then ok, err = posix.sync(self.file) end
@@ -189,10 +253,21 @@ function Run:add(id, at, list)
     return nil, ("%s: %s; the file ends before it"):format(self.path, (tostring(err):gsub("^fsync: ", "")))
   end
   self.bytes = self.bytes + #text
+  return true
+end
+jit.off(Run.append) -- compiled, a write that fails is tried again by the interpreter, and the second time says nothing
+
+--- Append the records of a cell, `id` at place `at` of the plan. true | nil, error, as append().
+function Run:add(id, at, list)
+  for _, record in ipairs(list) do
+    record.cell = { id = id, at = at, of = #list }
+    json.ordered(record, records.fields)
+  end
+  local ok, err = self:append(list)
+  if not ok then return nil, err end
   self.done[id], self.order[#self.order + 1] = list, id
   return true
 end
-jit.off(Run.add) -- compiled, a write that fails is tried again by the interpreter, and the second time says nothing
 
 --- Take cells out of the file: drop(records of a cell) says which. The new file takes the old one's place at once. Returns how
 -- many were taken out | nil, error.
@@ -255,22 +330,46 @@ local function is_file(path)
   return handle ~= nil and folder == nil
 end
 
---- The folder of a run: `path` itself, or the run that `latest` in it is. nil, error.
-function M.folder(path)
-  for _, folder in ipairs { path, path .. "/" .. LATEST } do
-    if is_file(folder .. "/" .. RECORDS) then return folder end
+--- Whether the run with this head is one of fh.sweep's, whose records stand by cells: for M.folder and M.find.
+function M.is_sweep(head) return head.plan ~= nil end
+
+-- Whether `folder` is one of a run that `is` takes.
+local function is_run(folder, is)
+  if not is_file(folder .. "/" .. RECORDS) then return false end
+  return not is or is(M.head(folder) or {})
+end
+
+-- The newest of the runs in a folder of runs that `is` takes: its folder, or nil.
+local function newest(path, is)
+  if is_run(path .. "/" .. LATEST, is) then return path .. "/" .. LATEST end
+  local found, last
+  for _, folder in ipairs(posix.glob(path, "/*-*/")) do
+    folder = folder:gsub("/+$", "")
+    local sequence = is_run(folder, is) and (M.head(folder) or {}).sequence or -1
+    if sequence > (last or 0) then found, last = folder, sequence end
   end
+  return found
+end
+
+--- The folder of a run: `path` itself, or the newest run in it. is: a function of a run's head (M.is_sweep); only runs for which
+-- it is true are looked for in `path`. nil, error.
+function M.folder(path, is)
+  if is_run(path) then return path end
+  local found = newest(path, is)
+  if found then return found end
+  if is == M.is_sweep and newest(path) then return nil, path .. ": no run of a sweep in it" end
   return nil, ("%s: no run in it, wanted a folder with %s or %s in it"):format(path, RECORDS, LATEST)
 end
 
---- The file of records that a path means: a file, the folder of a run, or a folder whose `latest` is one. nil, error.
-function M.find(path)
+--- The file of records that a path means: a file, the folder of a run, or a folder of runs, whose newest is meant; is: as for
+-- M.folder. nil, error.
+function M.find(path, is)
   args.string("store.find: path", path)
   if is_file(path) then return path end
   local handle, missing = io.open(path)
   if not handle then return nil, missing end
   handle:close()
-  local folder, err = M.folder(path)
+  local folder, err = M.folder(path, is)
   return folder and folder .. "/" .. RECORDS, err
 end
 

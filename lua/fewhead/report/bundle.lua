@@ -65,7 +65,7 @@ end
 function M.run(run, options)
   args.string("bundle: run", run)
   local o = args.options("bundle", options, { "tar" })
-  local folder, err = store.folder(run)
+  local folder, err = store.folder(run, store.is_sweep)
   if not folder then return nil, err end
   local texts, head = made_of(folder)
   if not texts then return nil, head end

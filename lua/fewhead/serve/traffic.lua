@@ -43,7 +43,7 @@ function M.run(options)
   if #o.traffic == 0 then error("traffic: traffic: got none, wanted at least one file", 2) end
   local min_sq = o.min_sq ~= nil and axis.integers("traffic: min_sq", o.min_sq, 0, nil, 2) or nil
   local path, sweep, err
-  path, err = store.find(o.sweep)
+  path, err = store.find(o.sweep, store.is_sweep)
   if path then sweep, err = sweeps.read(path) end
   if not sweep then return nil, err end
   local self = setmetatable({ source = store.describe(path), parts = {} }, Traffic)
