@@ -12,7 +12,7 @@ local fh = require "fewhead"
 
 local opt = fh.bench.options("bench_packed", "Times of padded, gather, packed and auto by what neighbouring rows share.",
   "64,256,1024,8192"):read(arg)
-local b = fh.bench.open(opt)
+local b = fh.bench.open("bench_packed", opt, "packed")
 
 -- ---- Lists ------------------------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ for _, kind in ipairs(opt.quick and {} or { csa(4), kept(0.9, 4), UNIFORM }) do
         row.auto, row.ratio, row.verdict, row.packs, row.parity = one.median, one.ratio, one.verdict, one.packs, one.parity
       end
     end
-    if not b.interrupted then whole_range[#whole_range + 1] = row end
+    if not b.experiment.interrupted then whole_range[#whole_range + 1] = row end
   end
 end
 
@@ -121,4 +121,4 @@ add("auto against padded", whole_range, {
   { key = "packs", title = "groups packed", format = function(share) return ("%.0f %%"):format(100 * share) end },
   { key = "parity", align = "left" },
 })
-return b:finish("packed", "Packed beside padded, gather and auto", parts)
+return b:finish("Packed beside padded, gather and auto", parts)

@@ -25,7 +25,7 @@ for _, row in ipairs {
   { "--traffic", "FILE", "score gates on a Mooncake JSONL or Azure CSV trace" },
   { "--skip-bad", nil, "leave bad lines of the trace out and count them", with = { traffic = true } },
   { "--name", "NAME", "what the run's folder is called after the date", default = "gate_sweep" },
-  { "out", default = "results/local" },
+  "out",
 } do list[#list + 1] = row end
 
 local opt = fh.options {
@@ -68,7 +68,7 @@ if opt.traffic then
   local trace = need(fh.trace.read(opt.traffic, { skip_bad = opt.skip_bad }))
   traffic = { trace = trace, chunks = fh.trace.chunks(trace) }
 end
-if not opt.out:find("DEVICE", 1, true) then need(fh.run.open_folder(opt.out, { device = "" })) end
+need(fh.store.writable(opt.out))
 task.store = { out = opt.out, name = opt.name, resume = opt.resume }
 
 local line = fh.progress()

@@ -19,52 +19,38 @@ local opt = fh.options {
   },
 }:read(arg)
 
-local function need(value, err)
-  if not value then fh.cli.exit(fh.cli.FAILED, "layers: " .. err) end
-  return value
+local priors = opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }
+local e = fh.experiment.open("layers", opt, { unit = "table", total = #opt.preset * #priors * #opt.pattern })
+local texts = {}
+
+local function measure(preset, prior, pattern, pressed)
+  e.line:step(("%s, %s lists%s"):format(preset, pattern, prior and ", prior " .. prior or ""))
+  local result, err = fh.layers {
+    preset = preset, s_q = opt.s_q, prior = prior or nil, pattern = pattern, keep = pattern == "local" and opt.keep or nil,
+    layout = opt.layout, seed = opt.seed, device = e.device, run = e.run, max_seconds = opt.seconds, interrupted = pressed,
+  }
+  e.line:clear()
+  if not result and pressed() then return end
+  e:need(result, err)
+  texts[#texts + 1] = tostring(result)
+  print((#texts > 1 and "\n" or "") .. texts[#texts])
+  e:add(result.records)
 end
 
-local dev = need(fh.cli.device(opt.device))
-local run, texts, records, failed = fh.tags.into(fh.run.header(dev), opt.tags), {}, {}, false
-local folder = opt.out and need(fh.run.open_folder(opt.out, run))
-local priors = opt.prior and fh.axis.integers("--prior", opt.prior, 0) or { false }
-local line = fh.progress { total = #opt.preset * #priors * #opt.pattern, noun = "tables" }
--- All tables, or those before Ctrl-C was pressed: true.
-local interrupted = fh.interrupt.during(function(pressed)
+e:during(function(pressed)
   for _, preset in ipairs(opt.preset) do
     for _, prior in ipairs(priors) do
       for _, pattern in ipairs(opt.pattern) do
-        line:step(("%s, %s lists%s"):format(preset, pattern, prior and ", prior " .. prior or ""))
-        local result, err = fh.layers {
-          preset = preset, s_q = opt.s_q, prior = prior or nil, pattern = pattern,
-          keep = pattern == "local" and opt.keep or nil,
-          layout = opt.layout, seed = opt.seed, device = dev, run = run, max_seconds = opt.seconds, interrupted = pressed,
-        }
-        line:clear()
-        if not result and pressed() then return true end
-        need(result, err)
-        texts[#texts + 1] = tostring(result)
-        print((#texts > 1 and "\n" or "") .. texts[#texts])
-        for _, record in ipairs(result.records) do
-          records[#records + 1] = record
-          if record.parity.status ~= "pass" then
-            failed = true
-            line:failed()
-          end
-        end
-        if pressed() then return true end
+        if not pressed() then measure(preset, prior, pattern, pressed) end
       end
     end
   end
 end)
-if interrupted then
-  if #texts == 0 then fh.cli.exit(fh.cli.INTERRUPTED, "layers: interrupted before the first table was done") end
+if e.interrupted and #texts > 0 then
   texts[#texts + 1] = ("interrupted: %d tables"):format(#texts)
   print("\n" .. texts[#texts])
 end
-if folder then
-  fh.bench.write(folder, run, "layers", "One chunk through all attention layers", records,
-    "```\n" .. table.concat(texts, "\n\n") .. "\n```")
-end
-if interrupted then return fh.cli.INTERRUPTED end
-return failed and fh.cli.FAILED or 0
+return e:finish {
+  title = "One chunk through all attention layers on " .. e.run.device,
+  markdown = "```\n" .. table.concat(texts, "\n\n") .. "\n```",
+}

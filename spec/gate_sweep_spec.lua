@@ -134,7 +134,7 @@ describe("gate_sweep", function()
 
   it("finds out before it measures that --out cannot be written, as all that take it do", function()
     write(folder .. "file", "kept")
-    for _, name in ipairs { "gate_sweep", "layers", "peers", "bench_packed", "bench_gpu" } do
+    for _, name in ipairs { "gate_sweep", "layers", "layouts", "peers", "bench_packed", "bench_gpu" } do
       local out, status, err = run(name, "--device cpu --out " .. folder .. "file")
       assert.same({ 1, "" }, { status, out })
       assert.equal(('%s: --out: got "%sfile", wanted a folder to write to: Not a directory\n'):format(name, folder), err)
@@ -220,10 +220,10 @@ describe("layers, peers and the benches", function()
       assert.equal(130, status, out)
       local what = name == "layers" and "1 tables" or "%d+ records"
       assert.matches("interrupted: " .. what, out)
-      local file = name == "bench_packed" and "packed" or name
-      assert.matches("interrupted: " .. what, read(folder .. "out/" .. file .. ".md"))
+      assert.matches("interrupted: " .. what, read(folder .. "out/latest/report.md"))
+      assert.equal("interrupted", assert(json.decode(read(folder .. "out/latest/run.json"))).state)
       local cells, lines = {}, 0
-      for line in read(folder .. "out/" .. file .. ".jsonl"):gmatch("[^\n]+") do
+      for line in read(folder .. "out/latest/records.jsonl"):gmatch("[^\n]+") do
         local record = assert(json.decode(line))
         cells[json.encode(record.case or record.chunk)], lines = true, lines + 1
       end
@@ -263,8 +263,11 @@ end)
 
 describe("layouts", function()
   it("puts the layouts of one case side by side", function()
-    local out, status = run("layouts", "--s-q 8 --seconds 0")
+    local out, status = run("layouts", "--s-q 8 --seconds 0 --out " .. folder .. "out")
     assert.equal(0, status)
+    local _, lines = read(folder .. "out/latest/records.jsonl"):gsub("\n", "")
+    assert.equal(4 * #paths, lines)
+    assert.is_truthy(read(folder .. "out/latest/report.md"):find(out:match("(layout .-)\nwritten: "), 1, true))
     assert.matches("^v4%.1%-flash tp8, [^\n]+, hot caches\nlayout ", out)
     for _, layout in ipairs { "contiguous", "vllm", "strided", "offset" } do
       assert.matches("\n" .. layout .. " +8 .- pass ", out)

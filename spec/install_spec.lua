@@ -134,7 +134,8 @@ describe("The rockspec", function()
     local options = { cwd = "/", env = { FEWHEAD_LIB = false, FEWHEAD_DEVICE = "cpu" } }
     local library = "\nlibrary     " .. tree .. "/lib/lua/5.1/libfewhead.so\n"
     assert.is_truthy(sh(tree .. "/bin/fewhead info", options):find(library, 1, true))
-    assert.matches("\n  2 +.- pass ", sh(tree .. "/bin/fewhead run layouts --s-q 2 --layout vllm --seconds 0", options))
+    assert.matches("\n  2 +.- pass ", sh(("%s/bin/fewhead run layouts --s-q 2 --layout vllm --seconds 0 --out %sout"):format(tree,
+      folder), options))
     assert.matches("costs fitted to [^\n]+/nvidia%-h200/packed%.jsonl ",
       sh(tree .. "/bin/fewhead run overlap --pattern window --s-q 64 --on nvidia-h200", options))
     process.remove(folder)

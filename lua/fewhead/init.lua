@@ -20,7 +20,7 @@ M._rooms = {
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
     "engine_ab", "traffic" } },
   { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot", "results", "bundle" } },
-  { "cli", { "cli", "options", "interrupt", "progress", "bench", "info" } },
+  { "cli", { "cli", "options", "interrupt", "progress", "experiment", "bench", "info" } },
 }
 
 --- Their names in that order, and the room of each.

@@ -16,7 +16,7 @@ describe("bench", function()
   end)
 
   it("measures a cell: a row and a record a path, with what the lists share", function()
-    local b = bench.open { device = on_device, samples = 6 }
+    local b = bench.open("bench_spec", { device = on_device, samples = 6 })
     local rows = b:measure({ name = "window", options = { s_q = 8, pattern = "window", window = 16, prior = 40, heads = 8 } },
       { "padded", "packed" })
     assert.equal(packs and 2 or 1, #rows)
@@ -24,19 +24,18 @@ describe("bench", function()
     local useful = 8 * 16 * 8 * 2 * 1024
     assert.is_true(math.abs(rows[1].useful * 1e6 * rows[1].median / useful - 1) < 1e-9)
     assert.is_nil(rows[1].ratio)
-    assert.same({ "window", "padded", 6 }, { b.records[1].cell, b.records[1].path, b.records[1].time.n })
+    local first = b.experiment.records[1]
+    assert.same({ "window", "padded", 6 }, { first.cell, first.path, first.time.n })
     if packs then
       assert.same({ 23, 8 * 16 / 23, "packed" }, { rows[2].union, rows[2].dedup, rows[2].path })
-      assert.same({ 8, 1, 23, 128 }, {
-        b.records[1].plan.group, b.records[1].plan.groups, b.records[1].plan.entries, b.records[1].plan.keys,
-      })
+      assert.same({ 8, 1, 23, 128 }, { first.plan.group, first.plan.groups, first.plan.entries, first.plan.keys })
       assert.is_true(rows[2].ratio > 0)
     end
-    assert.equal(0, b.failed)
+    assert.equal(0, b.experiment.failed)
   end)
 
   it("says which cell it could not measure", function()
-    local b = bench.open { device = on_device, samples = 6 }
+    local b = bench.open("bench_spec", { device = on_device, samples = 6 })
     assert.error_matches(function()
       b:measure({ name = "huge", options = { s_q = 1, pattern = "uniform", s_kv = 2^31 - 1, repeats = true } }, { "padded" })
     end, "^huge, s_q 1: kv: ")
@@ -51,10 +50,10 @@ describe("the benches of a GPU", function()
   local function run(name)
     local status, out, err = process.run {
       "./fewhead", "run", ("experiments/%s.lua"):format(name), "--device", on_device, "--s-q", "2", "--quick", "--samples", "6",
-      "--out", folder .. "DEVICE",
+      "--out", folder .. "results/DEVICE",
     }
     assert.same({ 0, "" }, { status, err })
-    return out, folder .. device.default():info().name:lower():gsub("[^%w]+", "-") .. "/"
+    return out, folder .. "results/" .. device.default():info().name:lower():gsub("[^%w]+", "-") .. "/"
   end
 
   local function records(path)

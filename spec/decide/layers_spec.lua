@@ -284,13 +284,13 @@ describe("experiments/layers.lua", function()
     local _, tables = out:gsub("\npath +ms a chunk ", "")
     assert.equal(4, tables)
     local records = 0
-    for record in json.lines(folder .. "layers.jsonl") do
+    for record in json.lines(folder .. "latest/records.jsonl") do
       assert.same({ "pass", 40, 9 }, { record.parity.status, record.case.layers, record.case.lists })
       records = records + 1
     end
     local _, rows = out:gsub("\n%l+ +%d+%.%d+ ", "")
     assert.equal(rows, records)
-    local text = helper.read(folder .. "layers.md")
+    local text = helper.read(folder .. "latest/report.md")
     assert.matches("^# One chunk through all attention layers on .-\n\n%- command: .-\n\n```\nv4%.1%-flash tp8 on ", text)
     local words = "--pattern local,csa --seconds 0 --preset 'v4.1-flash tp8' --out " .. folder
     local command = ("`./fewhead run experiments/layers.lua --s-q 1 --prior 20,30 %s`\n"):format(words)

@@ -72,17 +72,23 @@ describe("a signal #robustness", function()
   end)
 
   it("in layouts keeps the cells that are done", function()
-    local status, out = interrupted("./fewhead run experiments/layouts.lua --s-q 4,2048 --layout vllm --seconds 60", "INT",
-      "sleep 4", { FEWHEAD_DEVICE = "cpu" })
+    local folder = helper.folder()
+    local status, out = interrupted("./fewhead run experiments/layouts.lua --s-q 4,2048 --layout vllm --seconds 60 --out "
+      .. folder, "INT", "sleep 4", { FEWHEAD_DEVICE = "cpu" })
     assert.equal(130, status)
     assert.matches("\n +4 .- pass ", out)
     assert.matches("\ninterrupted: 1 of 2 cells measured\n", out)
+    local _, lines = helper.read(folder .. "latest/records.jsonl"):gsub("\n", "")
+    assert.equal(3, lines)
+    process.remove(folder)
   end)
 
   it("in layers keeps the tables that are done", function()
-    local status, out = interrupted("./fewhead run experiments/layers.lua --s-q 2 --prior 64,128,256,512,1024,2048 --seconds 1",
-      "TERM", 'grep -q "layout vllm" "$out"', { FEWHEAD_DEVICE = "cpu" })
+    local folder = helper.folder()
+    local status, out = interrupted("./fewhead run experiments/layers.lua --s-q 2 --prior 64,128,256,512,1024,2048 --seconds 1 "
+      .. "--out " .. folder, "TERM", 'grep -q "layout vllm" "$out"', { FEWHEAD_DEVICE = "cpu" })
     assert.equal(130, status)
-    assert.matches("\ninterrupted: %d tables\n$", out)
+    assert.matches("\ninterrupted: %d tables\nwritten: [^\n]+\n$", out)
+    process.remove(folder)
   end)
 end)

@@ -135,7 +135,7 @@ static fh_status run(void *state, void *job, const fh_call *call, char *text) {
 const fh_provider_table fewhead_provider = {
     FH_PROVIDER_HEAD, .devices = FH_PROVIDER_CPU, .name = "dead", .version = "1.0", .run = run};]])
     local status, out = process.run({ "./fewhead", "run", "experiments/layouts.lua", "--provider", "dead=" .. dead, "--s-q", "2",
-      "--seconds", "0", "--layout", "vllm" }, { env = { FEWHEAD_DEVICE = "cpu" } })
+      "--seconds", "0", "--layout", "vllm", "--out", folder .. "out" }, { env = { FEWHEAD_DEVICE = "cpu" } })
     assert.equal(1, status)
     assert.matches("\n +2 +%d[^\n]- dead error", out) -- in the row of its cell
   end)

@@ -1,24 +1,17 @@
---- Bench: cells measured one after another on one device, parity before time, and the folder that what was found goes to.
+--- Bench: cells measured one after another on one device, parity before time.
 --
 --     local opt = bench.options("bench_x", "Times of this and that.", "64:1024:*2"):read(arg)
---     local b = bench.open(opt)
+--     local b = bench.open("bench_x", opt, "x")
 --     b:measure({ name = "csa, ratio 4", options = { s_q = 64, pattern = "csa", ratio = 4 } }, { "padded", "gather" })
---     return b:finish("x", "Title", { "text", { rows, columns } })         -- x.jsonl and x.md in --out; prints them
+--     return b:finish("Title", { "text", { rows, columns } })         -- prints and writes them (fewhead.cli.experiment)
 local case = require "fewhead.case.case"
-local cli = require "fewhead.cli.cli"
 local compare = require "fewhead.measure.compare"
-local interrupt = require "fewhead.cli.interrupt"
+local experiment = require "fewhead.cli.experiment"
 local options = require "fewhead.cli.options"
 local provider = require "fewhead.device.provider"
 local path_table = require "fewhead.device.path"
 local plan = require "fewhead.device.plan"
-local progress = require "fewhead.cli.progress"
-local file = require "fewhead.record.file"
-local records = require "fewhead.record.record"
 local tables = require "fewhead.base.table"
-local tags = require "fewhead.record.tags"
-local run = require "fewhead.record.run"
-local shell = require "fewhead.base.shell"
 
 local M = {}
 
@@ -48,23 +41,13 @@ function M.options(name, about, s_q)
   }
 end
 
--- The script that runs, as errors call it.
-local function script() return (arg and arg[0] or ""):match("([^/]+)%.lua$") or "bench" end
-
---- Open the device that the options name, or end the script. On a GPU FlashMLA takes part where it is installed, and the
--- plug-ins of --provider everywhere; .flashmla says which FlashMLA, or why there is none.
-function M.open(opt)
-  local function need(value, err)
-    if not value then cli.exit(cli.FAILED, ("%s: %s"):format(script(), err)) end
-    return value
-  end
-  local dev = need(cli.device(opt.device))
-  local self = setmetatable({
-    device = dev, opt = opt, run = tags.into(run.header(dev), opt.tags), records = {},
-    providers = { unpack(opt.provider or {}) }, failed = 0, line = progress.new(),
-  }, Bench)
-  self.folder = opt.out and need(run.open_folder(opt.out, self.run))
-  if dev.kind == "cuda" then
+--- Open the device and the folder that the options name, or end the script (fewhead.cli.experiment). On a GPU FlashMLA takes part
+-- where it is installed, and the plug-ins of --provider everywhere; .flashmla says which FlashMLA, or why there is none.
+-- name: the script's; evidence: what the run's files are called in results/DEVICE. .experiment has records and failures.
+function M.open(name, opt, evidence)
+  local e = experiment.open(name, opt, { evidence = evidence })
+  local self = setmetatable({ experiment = e, device = e.device, opt = opt, providers = { unpack(opt.provider or {}) } }, Bench)
+  if not e.on_cpu then
     local flashmla, reason = provider.flashmla()
     self.flashmla = flashmla and tostring(flashmla) or reason
     table.insert(self.providers, 1, flashmla)
@@ -117,29 +100,28 @@ local measure
 -- name, and, where the device packs, .plan = { group, groups, entries, keys, dedup, union_per_group, auto_packs = groups that
 -- auto packs }. Returns a row for each, for tables: cell, s_q, h_q, path, kernel, parity, max_abs, union, dedup; median, p05,
 -- p95, plan in us; ratio and verdict to the first path; useful and executed TFLOP/s, kv_tb = TB/s of the KV rows of valid keys;
--- packs, auto's share of groups. Ctrl-C drops the cell at hand and sets .interrupted: from then on there are no rows.
+-- packs, auto's share of groups. Ctrl-C drops the cell at hand: from then on there are no rows.
 function Bench:measure(cell, paths)
-  if self.interrupted then return {} end
-  return interrupt.during(function(pressed) return measure(self, cell, paths, pressed) end)
+  if self.experiment.interrupted then return {} end
+  return self.experiment:during(function(pressed) return measure(self, cell, paths, pressed) end)
 end
 
 function measure(self, cell, paths, pressed)
-  local known = {}
+  local e, known = self.experiment, {}
   for _, path in ipairs(paths) do
     if self.device:has_path(path, cell.options.heads) then known[#known + 1] = path end
   end
   for _, guest in ipairs(self.providers) do known[#known + 1] = guest end
-  self.line:step(("%s, s_q %d"):format(cell.name, cell.options.s_q))
+  e.line:step(("%s, s_q %d"):format(cell.name, cell.options.s_q))
   local described = case(cell.options)
   local problem = need(cell, described:problem(self.device))
   local shared = packs(self.device, described.h_q) and sharing(cell, problem) or nil
   local result, err = compare(described, known, {
     interrupted = pressed,
-    device = self.device, run = self.run, sample = PARITY_ROWS, canaries = described.s_q <= GUARDED_ROWS,
+    device = self.device, run = e.run, sample = PARITY_ROWS, canaries = described.s_q <= GUARDED_ROWS,
     min_samples = self.opt.samples, max_samples = self.opt.samples, max_seconds = CELL_SECONDS,
   })
   if pressed() then
-    self.interrupted = true
     described:free()
     return {}
   end
@@ -162,13 +144,9 @@ function measure(self, cell, paths, pressed)
       if record.path == "auto" then row.packs = share_packed(work.path, shared) end
     end
     record.cell, record.plan = cell.name, shared
-    local refused = not records.is_own(record) and row.parity == "invalid" -- a provider need not take every call
-    if row.parity ~= "pass" and not refused then
-      self.failed = self.failed + 1
-      self.line:failed()
-    end
-    rows[i], self.records[#self.records + 1] = row, record
+    rows[i] = row
   end
+  e:add(result.records)
   described:free()
   return rows
 end
@@ -210,31 +188,15 @@ local function text_of(parts, make)
   return list
 end
 
---- Write what a script found into a folder (run.open_folder): NAME.md, text under a head that says what made it,
--- and NAME.jsonl, a record a line. header: that of the run.
-function M.write(folder, header, name, title, list, text)
-  local head = ("# %s on %s\n\n- command: `%s`\n- commit %s%s%s, %s\n\n"):format(title, header.device,
-    shell.line { "./fewhead", "run", arg[0], unpack(arg) }, header.commit, header.dirty and " with changes" or "",
-    header.driver ~= "" and ", driver " .. header.driver or "", header.date)
-  local ok, err = records.write(("%s/%s.jsonl"):format(folder, name), list)
-  if ok then ok, err = file.write(("%s/%s.md"):format(folder, name), ((head .. text):gsub("\n*$", "\n"))) end
-  if not ok then error(err, 0) end
-end
-
---- Print the parts (strings and { rows, columns }) and, where --out is given, write them with the records. Returns the exit
--- status: 1 when something failed parity, 130 after Ctrl-C.
-function Bench:finish(name, title, parts)
-  self.line:clear()
-  if self.interrupted then
-    if #self.records == 0 then cli.exit(cli.INTERRUPTED, script() .. ": interrupted before the first cell was done") end
-    parts = { ("interrupted: %d records"):format(#self.records), unpack(parts) }
-  end
-  print(table.concat(text_of(parts, tables.text), "\n\n")) -- first: the disk may be full
-  if self.folder then
-    M.write(self.folder, self.run, name, title, self.records, table.concat(text_of(parts, tables.markdown), "\n\n"))
-  end
-  if self.interrupted then return cli.INTERRUPTED end
-  return self.failed == 0 and 0 or cli.FAILED
+--- Print the parts (strings and { rows, columns }) and write them with the records. Returns the exit status: 1 when something
+-- failed parity, 130 after Ctrl-C.
+function Bench:finish(title, parts)
+  local e = self.experiment
+  if e.interrupted then parts = { ("interrupted: %d records"):format(#e.records), unpack(parts) } end
+  return e:finish {
+    title = ("%s on %s"):format(title, e.run.device), text = table.concat(text_of(parts, tables.text), "\n\n"),
+    markdown = table.concat(text_of(parts, tables.markdown), "\n\n"),
+  }
 end
 
 return M

@@ -12,7 +12,7 @@ local parser = options.new {
   arguments = { 1, math.huge },
   options = {
     { "--name", "NAME", "what the run's folder is called after the date", default = "gate_sweep" },
-    { "out", default = "results/local" },
+    "out",
   },
 }
 

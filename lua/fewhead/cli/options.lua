@@ -60,7 +60,8 @@ function M.shared()
     seconds = { "--seconds", "NUMBER", "time to spend on timing", default = 60, lo = 0 },
     tags = option.like(require("fewhead.record.tags").row),
     cold = { "--cold", nil, "find caches cold in every run" },
-    out = { "--out", "DIR", "folder for the records and the table; DEVICE in it stands for the device's name" },
+    out = { "--out", "DIR", "folder of runs; results/DEVICE, with the device's name: its evidence, a copy of the run's files",
+      default = "results/local" },
   }
   return shared
 end
