@@ -22,7 +22,9 @@ end
 
 local function records()
   local list = {}
-  for line in helper.read(folder .. "out/peers.jsonl"):gmatch("([^\n]*)\n") do list[#list + 1] = assert(json.decode(line)) end
+  for line in helper.read(folder .. "out/latest/records.jsonl"):gmatch("([^\n]*)\n") do
+    list[#list + 1] = assert(json.decode(line))
+  end
   return list
 end
 
@@ -70,13 +72,13 @@ describe("peers", function()
     assert.same({ "gather fewhead 0.2.0 padded", "packed fewhead 0.2.0 padded", "mine mine 1.0 padded",
       "padded fewhead 0.2.0 reference", "gather fewhead 0.2.0 reference", "packed fewhead 0.2.0 reference",
       "mine mine 1.0 reference" }, held)
-    local page = helper.read(folder .. "out/peers.md")
+    local page = helper.read(folder .. "out/latest/report.md")
     assert.matches("^# Peers on [^\n]+: v4%.1%-flash tp8\n\n%- command: `%./fewhead run experiments/peers%.lua %-%-device cpu ",
       page)
     assert.is_truthy(page:find("\n- " .. ABSENT .. "\n- mine: version 1.0\n", 1, true))
     assert.matches("\n| csa | 4 | mine | mine | pass | ", page, 1, true)
     assert.matches("\n| 8 | gather | fewhead | padded | ", page, 1, true)
-    assert.equal("peers.jsonl\npeers.md", (helper.shell("ls -A " .. folder .. "out")))
+    assert.equal("records.jsonl\nreport.md\nrun.json", (helper.shell("ls -A " .. folder .. "out/latest/")))
   end)
 
   it("gives the reason where a plug-in refuses, which is no failure", function()

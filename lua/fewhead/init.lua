@@ -14,13 +14,14 @@ M._rooms = {
   { "device", { "path", "device", "tensor", "plan", "provider", "costs" } },
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "file", "record", "run", "store", "axes", "tags" } },
-  { "measure", { "parity", "timing", "stats", "compare", "grid", "conformance", "chunk", "flips", "assert" } },
+  { "measure", { "parity", "timing", "stats", "compare", "grid", "conformance", "chunk", "flips", "assert",
+    "entrants" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "regret", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
     "engine_ab", "traffic" } },
-  { "report", { "source", "diff", "export", "gate_report", "page", "pictures", "plot", "results", "bundle" } },
-  { "cli", { "cli", "options", "interrupt", "progress", "experiment", "bench", "info" } },
+  { "report", { "source", "diff", "export", "gate_report", "race_report", "page", "pictures", "plot", "results", "bundle" } },
+  { "cli", { "cli", "options", "interrupt", "progress", "experiment", "bench", "race", "info" } },
 }
 
 --- Their names in that order, and the room of each.

@@ -182,6 +182,9 @@ end
 -- listed, sinks.
 function M.published(s_q) return new_case(published_options(s_q)) end
 
+--- How far that kernel's out lies from padding to 64 heads, as vLLM PR 57673 says: mean and largest distance.
+M.published_errors = { mean_abs = 3.4e-5, max_abs = 3.91e-3 }
+
 --- That case at the published sizes, and a chunk of real shape.
 function M.production()
   local cases = {}
