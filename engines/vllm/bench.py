@@ -1,10 +1,15 @@
 """vLLM's own attention against fewhead's plug-in, in turns on the same prompts: TTFT, TPOT, throughput, attention time, calls by path.
 
-    python3 engines/vllm/bench.py --out results/nvidia-h200 --seconds 480 [--resume] [--workloads cold8k,C16x8kx48] [--site ARCHIVE] [--commit HASH]
+    python3 engines/vllm/bench.py --out results/nvidia-h200 --seconds 480 [--resume] [--workloads cold8k,C16x8kx48] [--graphs] [--together]
+                                  [--site ARCHIVE] [--commit HASH]
 
 Needs vLLM 0.26, fewhead and fewhead_vllm in this Python (installed, or build/python and build/vllm of `make stage-vllm` on PYTHONPATH).
 --site: a .tar.xz of a site-packages folder, unpacked once into --home and put on the path behind these.
 --resume: the records of FOLDER/engine.jsonl stay, and cells that have all their runs there are not measured again.
+
+--graphs: in part glm, decode steps are CUDA graphs, as on a server; every arm has an engine of its own, since a graph keeps its kernels. It keeps its lists
+as well, so the lists are the indexer's alone.
+--together: all engines start at once, then measure in turns. That saves the time of their starts and needs memory for all of them.
 
 Parts, each a process of its own; no cell starts when the time is up, and what was measured is written at once:
   check  GLM with 6 layers, all arms, cold8k
@@ -22,23 +27,25 @@ result. Writes FOLDER/engine.jsonl and FOLDER/engine.md.
 """
 import argparse
 import datetime
+import glob
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHECKOUT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, HERE)
 
-from bench_part import ARMS, LISTS, PARTS, BenchError, Part, cell_of, percentile  # noqa: E402
+from bench_part import (  # noqa: E402
+    ARMS, EAGER, LISTS, PARTS, BenchError, Part, cell_of, counter_errors, counters_of, percentile, settings_of)
 from bench_workloads import WORKLOADS  # noqa: E402
 
-CHECK_SHARE = 0.35    # of the time, at most, for the part check; v4 keeps V4_SECONDS
-V4_SECONDS = 130
+WEIGHTS = {"check": 2, "glm": 3, "v4": 1}  # a job gets the time that is left by its part's weight among the jobs that are left
 SMALL_PARTS = ("check", "v4")
 SMALL_LAYERS, SMALL_WORKLOADS = 6, ("cold8k",)
 
@@ -57,11 +64,12 @@ def arguments(argv=None):
     p.add_argument("--runs", type=int, default=3, help="runs of a closed loop and arm")
     p.add_argument("--chunk", type=int, default=8192, help="tokens of a step at most")
     p.add_argument("--kv-gib", type=float, default=20)
+    p.add_argument("--graphs", action="store_true", help="part glm with decode steps as CUDA graphs, an engine for each arm, the indexer's lists")
+    p.add_argument("--together", action="store_true", help="start all engines at once, then measure in turns")
     p.add_argument("--site", default="", help="archive of a site-packages folder")
     p.add_argument("--home", default=os.path.join(os.path.expanduser("~"), "engine"), help="where --site is unpacked and kernels are kept")
     p.add_argument("--commit", default="", help="of the checkout, where there is no git")
-    p.add_argument("--part", default="", help=argparse.SUPPRESS)
-    p.add_argument("--part-seconds", type=float, default=0, help=argparse.SUPPRESS)
+    p.add_argument("--job", default="", help=argparse.SUPPRESS)
     args = p.parse_args(argv)
     for name, known in (("parts", PARTS), ("workloads", WORKLOADS), ("arms", ARMS), ("lists", LISTS)):
         given = [text for text in getattr(args, name).split(",") if text]
@@ -72,17 +80,27 @@ def arguments(argv=None):
     for name in ("n", "runs", "chunk"):
         if getattr(args, name) < 1:
             p.error(f"--{name}: got {getattr(args, name)}, wanted a number from 1 on")
-    names = SMALL_WORKLOADS if args.part in SMALL_PARTS else args.workloads
+    if args.graphs and "indexer" not in args.lists:
+        p.error(f"--graphs: got --lists {','.join(args.lists)}, wanted indexer among them: a graph keeps the lists that it was recorded with")
+    if args.graphs and "glm" not in args.parts:
+        p.error(f"--graphs: got --parts {','.join(args.parts)}, wanted glm among them")
+    part, _, arm = args.job.partition("-")
+    if arm:
+        args.arms = [arm]
+    args.part, args.graphs = part, args.graphs and (part == "glm" or not part)
+    if args.graphs:
+        args.lists = ["indexer"]
+    names = SMALL_WORKLOADS if part in SMALL_PARTS else args.workloads
     args.workloads = {name: WORKLOADS[name] for name in names}
-    args.model = "v4" if args.part == "v4" else "glm"
+    args.model = "v4" if part == "v4" else "glm"
     return args
 
 
-# ---- One part: an engine in this process
+# ---- One job: an engine in this process
 
 
-def run_part(args):
-    """Start an engine, measure, print; the exit status."""
+def run_job(args):
+    """Start an engine, wait for the turn, measure, print; the exit status. The turn is a line of standard input: the seconds to measure in."""
     began = time.monotonic()
     import bench_engine
     layers = SMALL_LAYERS if args.part in SMALL_PARTS else args.layers
@@ -95,15 +113,15 @@ def run_part(args):
     print(start["line"], flush=True)
     if not {"glm": "v32", "v4": "v4"}[args.model] in start["patched"]:
         raise BenchError(f"the plug-in did not patch this model: {start['line']}")
-    engine = bench_engine.Engine(args, bench_engine.model_config(args.model, layers))
+    engine = start_engine(args, bench_engine.model_config(args.model, layers))
     run = header(args, fewhead.build_info(), engine.versions())
-    print(f"started {args.part} in {time.monotonic() - began:.1f} s: vLLM {run['vllm']}, {run['build']}, {run['device']}", flush=True)
-    with open(part_file(args), "w", encoding="utf-8") as f:
+    print(f"started {args.job} in {time.monotonic() - began:.1f} s: vLLM {run['vllm']}, {run['build']}, {run['device']}", flush=True)
+    args.seconds = float(sys.stdin.readline())
+    with open(job_file(args.out, args.job), "w", encoding="utf-8") as f:
         def emit(record):
             f.write(json.dumps(record) + "\n")
             f.flush()
 
-        args.seconds = args.part_seconds - (time.monotonic() - began)
         part = Part(args, engine, run, emit, runs_of(kept(args)))
         errors = part.measure()
     for line in errors:
@@ -111,15 +129,39 @@ def run_part(args):
     for arm, total in part.total.items():
         print(f"calls {arm}: {json.dumps(total)}", flush=True)
     off = [arm for arm in part.arms if part.parity_of(arm)["status"] == "fail"]
-    print(f"part {args.part}: {'ERRORS, no result' if errors or off else 'ok'}", flush=True)
+    print(f"job {args.job}: {'ERRORS, no result' if errors or off else 'ok'}", flush=True)
     return 1 if errors or off else 0
 
 
-# ---- All parts
+def start_engine(args, config):
+    """The engine of a job. With graphs it starts as its one arm, whose kernels the graphs record: that they did is checked."""
+    import bench_engine
+    if not args.graphs:
+        return bench_engine.Engine(args, config)
+    import fewhead
+    from fewhead_vllm._register import router
+    from fewhead_vllm._stats import STATS
+    arm = args.arms[0]
+    router().use(settings_of(arm))
+    engine = bench_engine.Engine(args, config, backend="fa3" if arm == "fa3" else "flashmla", **bench_engine.GRAPHS)
+    recorded = counters_of(STATS.counts(), fewhead.stats()["kernels"], engine.fa3_calls)
+    errors = counter_errors({arm: recorded})
+    print(f"recorded in graphs, {arm}: {json.dumps(recorded)}", flush=True)
+    if errors:
+        raise BenchError(f"no graph was recorded: {errors[0]}")
+    return engine
 
 
-def part_file(args, part=None):
-    return os.path.join(args.out, f"engine.{part or args.part}.part")
+# ---- All jobs
+
+
+def jobs_of(args):
+    """Names of the processes: a part, or PART-ARM where every arm has an engine of its own."""
+    return [job for part in args.parts for job in ([f"{part}-{arm}" for arm in args.arms] if args.graphs and part == "glm" else [part])]
+
+
+def job_file(out, job):
+    return os.path.join(out, f"engine.{job}.part")
 
 
 def header(args, build, versions):
@@ -130,7 +172,8 @@ def header(args, build, versions):
             "argv": repeatable(sys.argv[1:]), "kind": "cuda", "build": build, "driver": driver(), **versions}
 
 
-NOT_SAID = ("--out", "--site", "--home", "--commit", "--part", "--part-seconds")
+NOT_SAID = ("--out", "--site", "--home", "--commit", "--job")
+FLAGS = ("--resume", "--graphs", "--together")
 
 
 def repeatable(argv):
@@ -138,7 +181,7 @@ def repeatable(argv):
     words, i = [], 0
     while i < len(argv):
         name, _, value = argv[i].partition("=")
-        taken = argv[i:i + 1] if value or name == "--resume" else argv[i:i + 2]
+        taken = argv[i:i + 1] if value or name in FLAGS else argv[i:i + 2]
         words += [] if name in NOT_SAID else taken
         i += len(taken)
     return words
@@ -189,65 +232,101 @@ def environment(args):
     return environ
 
 
-def share(part, left, parts):
-    """Seconds for a part, of those that are left."""
-    later = parts[parts.index(part) + 1:]
-    if part == "check" and later:
-        return left * CHECK_SHARE
-    return left - (V4_SECONDS if "v4" in later else 0)
+def share(job, left, jobs):
+    """Seconds for a job, of those that are left for it and the jobs behind it."""
+    weights = [WEIGHTS[one.partition("-")[0]] for one in jobs[jobs.index(job):]]
+    return left * weights[0] / sum(weights)
 
 
-def run_parts(args, argv):
-    """All parts in turn; [lines of parts that failed]."""
-    began, failed = time.monotonic(), []
+def run_jobs(args, argv):
+    """All jobs in turns; [lines of jobs that failed]."""
+    end, failed, jobs = time.monotonic() + args.seconds, [], jobs_of(args)
     os.makedirs(args.out, exist_ok=True)
     environ = environment(args)
-    for part in args.parts:
-        seconds = share(part, args.seconds - (time.monotonic() - began), args.parts)
-        if seconds < 20:
-            failed.append(f"part {part}: no time left")
+
+    def left():
+        return end - time.monotonic()
+
+    def start(job):
+        if os.path.exists(job_file(args.out, job)):
+            os.remove(job_file(args.out, job))
+        return Child([sys.executable, os.path.abspath(__file__), *argv, "--job", job], environ, os.path.join(args.out, f"engine.{job}.log"))
+
+    children = {job: start(job) for job in jobs} if args.together else {}
+    for child in children.values():
+        child.started(end)
+    for job in jobs:
+        seconds = share(job, left(), jobs)
+        if seconds < LEAST_SECONDS:
+            failed.append(f"job {job}: no time left")
+            if job in children:
+                children[job].end()
             continue
-        print(f"== part {part}, {seconds:.0f} s", flush=True)
-        if os.path.exists(part_file(args, part)):
-            os.remove(part_file(args, part))
-        with open(os.path.join(args.out, f"engine.{part}.log"), "w", encoding="utf-8") as log:
-            child = subprocess.Popen([sys.executable, os.path.abspath(__file__), *argv, "--part", part, "--part-seconds", str(seconds)], env=environ,
-                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-            status, last = follow(child, log, time.monotonic() + seconds + 15)
+        print(f"== job {job}, {seconds:.0f} s", flush=True)
+        deadline = time.monotonic() + seconds
+        child = children.get(job) or start(job)
+        child.started(deadline)
+        status = child.measure(deadline)
         if status:
-            failed.append(f"part {part}: status {status}")
-            print("\n".join(last), flush=True)
+            failed.append(f"job {job}: status {status}")
+            print("\n".join(child.last), flush=True)
     return failed
 
 
-SHOWN = ("fewhead", "warm", "TTFT", "LOOP", "ERROR", "calls", "part", "started", "unpacked", "no time", "Bench")
+LEAST_SECONDS = 20
+GRACE_SECONDS = 15  # behind a job's time, until it is ended
+SHOWN = ("fewhead", "warm", "TTFT", "LOOP", "ERROR", "calls", "job", "started", "recorded", "unpacked", "no time", "Bench")
 
 
-def follow(child, log, deadline):
-    """(exit status, last lines) of a part. Its output goes into the log, what counts is shown. It is ended at the deadline."""
-    import threading
-    last = []
+class Child:
+    """The process of a job. Its output goes into a log; what counts is shown."""
 
-    def end():
-        if child.poll() is None:
-            print("the time of this part is up: ended", flush=True)
-            child.terminate()
-            try:
-                child.wait(5)
-            except subprocess.TimeoutExpired:
-                child.kill()
+    def __init__(self, words, environ, log):
+        self.last, self.ready, self.log = [], threading.Event(), log
+        self.process = subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        errors="replace")
+        self.reader = threading.Thread(target=self.follow, daemon=True)
+        self.reader.start()
 
-    timer = threading.Timer(max(0.0, deadline - time.monotonic()), end)
-    timer.daemon = True
-    timer.start()
-    for line in child.stdout:
-        log.write(line)
-        log.flush()
-        last = (last + [line.rstrip("\n")])[-25:]
-        if line.startswith(SHOWN):
-            print(line, end="", flush=True)
-    timer.cancel()
-    return child.wait(), last
+    def follow(self):
+        with open(self.log, "w", encoding="utf-8") as log:
+            for line in self.process.stdout:
+                log.write(line)
+                log.flush()
+                self.last = (self.last + [line.rstrip("\n")])[-25:]
+                if line.startswith(SHOWN):
+                    print(line, end="", flush=True)
+                if line.startswith("started"):
+                    self.ready.set()
+        self.ready.set()
+
+    def started(self, deadline):
+        """Wait until the engine has started, or has ended."""
+        self.ready.wait(max(0.0, deadline - time.monotonic()))
+
+    def measure(self, deadline):
+        """Give the child its turn; its exit status. Behind the deadline it is ended."""
+        left = deadline - time.monotonic()
+        try:
+            self.process.stdin.write(f"{max(0.0, left)}\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it has ended: its status says so
+        try:
+            self.process.wait(max(0.0, left) + GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            print("the time of this job is up: ended", flush=True)
+            self.end()
+        self.reader.join()
+        return self.process.returncode
+
+    def end(self):
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 def lines_of(path):
@@ -265,7 +344,7 @@ def kept(args):
 
 def cell(record):
     case = record["case"]
-    return cell_of(case["model"], case["layers"], case["workload"], case["lists"], record["path"])
+    return cell_of(case["model"], case["layers"], case["workload"], case["lists"], record["path"], case.get("decode", EAGER))
 
 
 def runs_of(records):
@@ -277,17 +356,17 @@ def runs_of(records):
 
 
 def collect(args):
-    """Records of the parts behind those that stay, in one file; all of them."""
+    """Records of the jobs behind those that stay, in one file; all of them."""
     records = kept(args)
-    for part in PARTS:
-        records += lines_of(part_file(args, part))
+    pieces = sorted(glob.glob(job_file(glob.escape(args.out), "*")))
+    for piece in pieces:
+        records += lines_of(piece)
     path = os.path.join(args.out, "engine.jsonl")
     with open(path + ".new", "w", encoding="utf-8") as f:
         f.writelines(json.dumps(record) + "\n" for record in records)
     os.replace(path + ".new", path)
-    for part in PARTS:
-        if os.path.exists(part_file(args, part)):
-            os.remove(part_file(args, part))
+    for piece in pieces:
+        os.remove(piece)
     return records
 
 
@@ -331,10 +410,12 @@ def markdown(records, failed):
     groups = {}
     for record in records:
         case = record["case"]
-        arms = groups.setdefault((case["model"], case["layers"], case["workload"], case["lists"], record["note"]), {})
+        title = f"{case['model']}, {case['layers']} layers, {case['workload']}, {case['lists']} lists" + (
+            "" if case.get("decode", EAGER) == EAGER else f", decode steps as CUDA {case['decode']}")
+        arms = groups.setdefault((title, record["note"]), {})
         arms.setdefault(record["path"], []).append(record)
-    for (model, layers, workload, lists, note), arms in groups.items():
-        lines += [f"## {model}, {layers} layers, {workload}, {lists} lists", "", f"{note}.", "",
+    for (title, note), arms in groups.items():
+        lines += [f"## {title}", "", f"{note}.", "",
                   "| arm | runs | TTFT ms | alone | TPOT ms | total tok/s | attention ms | calls | fewhead's calls | kernels | largest difference |",
                   "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: |"]
         lines += [row(found) for found in arms.values()] + [""]
@@ -343,16 +424,16 @@ def markdown(records, failed):
 
 def main():
     args = arguments()
-    if args.part:
+    if args.job:
         try:
-            status = run_part(args)
+            status = run_job(args)
         except BenchError as error:
             print(f"BenchError {error}", flush=True)
             status = 1
         sys.stdout.flush()
         os._exit(status)  # all is written; the engine's own end takes seconds
     argv = sys.argv[1:]
-    failed = run_parts(args, argv)
+    failed = run_jobs(args, argv)
     records = collect(args)
     with open(os.path.join(args.out, "engine.md"), "w", encoding="utf-8") as f:
         f.write(markdown(records, failed))

@@ -119,6 +119,11 @@ def random_prompt(config, length, seed):
     return {"prompt_token_ids": torch.randint(2, config["vocab_size"], (length,), generator=g).tolist()}
 
 
+# Options of vllm.LLM: decode steps as CUDA graphs, prompts and mixed steps as they are.
+GRAPHS = {"enforce_eager": False, "compilation_config": {
+    "mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [2 ** i for i in range(CONCURRENCY.bit_length())]}}
+
+
 class Timer:
     """CUDA events around calls, while it is on."""
 
@@ -152,10 +157,10 @@ class Timer:
 class Engine:
     """What the bench drives. backend "fa3" sends the layers of GLM through vLLM's FA3 sparse code, on the same layer, metadata and cache."""
 
-    def __init__(self, args, config, **options):
-        """options: of vllm.LLM, in place of the bench's own."""
+    def __init__(self, args, config, backend="flashmla", **options):
+        """backend: what it starts with. options: of vllm.LLM, in place of the bench's own."""
         self.args, self.config, self.options = args, config, options
-        self.timer, self.backend, self.table = Timer(), "flashmla", None
+        self.timer, self.backend, self.table = Timer(), backend, None
         self.fa3_calls, self.check_fa3, self.fa3_worst = 0, False, None
         scale_weights()
         if args.model == "v4":
@@ -182,8 +187,8 @@ class Engine:
             # force_mqa: short prompts through sparse attention too
             "attention_config": {"backend": "FLASHMLA_SPARSE", "sparse_mla_force_mqa": True}, "enforce_eager": True,
             "max_num_batched_tokens": self.args.chunk, "max_num_seqs": CONCURRENCY, "max_model_len": self.longest,
-            "kv_cache_memory_bytes": int(self.args.kv_gib * 2 ** 30), "gpu_memory_utilization": 0.8, "enable_prefix_caching": False,
-            "enable_chunked_prefill": True, "disable_log_stats": False, "seed": 1, **self.options})
+            "kv_cache_memory_bytes": int(self.args.kv_gib * 2 ** 30), "gpu_memory_utilization": 0.25,  # what must be free at the start
+            "enable_prefix_caching": False, "enable_chunked_prefill": True, "disable_log_stats": False, "seed": 1, **self.options})
 
     def use_lists(self, kind):
         """"indexer": the indexer's own lists. "local": the indexer runs, then its lists are replaced by ones that keep 90 %."""

@@ -9,12 +9,14 @@ MAIN_ARMS = ("flashmla", "fa3", "auto-shared")
 FEWHEAD_ARMS = ("gate", "gather", "auto", "auto-shared")
 LISTS = ("indexer", "local")
 PARTS = ("check", "glm", "v4")
+EAGER, GRAPHS = "eager", "graphs"  # how decode steps run
 GATE_MIN_SQ = 2048
 WARM_PROMPT = 8192  # the largest chunk: what it compiles is not compiled again
 SHORT_PROMPT = 512  # below the gate
 MARGIN_S = 3        # left between the last measurement and the end
 NOTE = "one rank: no all-reduce; dense MLP of the experts' FLOPs; random weights"
 NOTE_V4 = "one rank: no all-reduce; few experts; hyper-connections are a stand-in, so TTFT is not a V4's; random weights"
+NOTE_GRAPHS = "; the steps of a graph are not counted"
 
 
 class BenchError(Exception):
@@ -91,9 +93,9 @@ def counter_errors(work_of):
     return lines
 
 
-def cell_of(model, layers, workload, lists, arm):
+def cell_of(model, layers, workload, lists, arm, decode=EAGER):
     """What names a cell of the bench, in records and for --resume."""
-    return model, layers, workload, lists, arm
+    return model, layers, workload, lists, arm, decode
 
 
 class Part:
@@ -104,6 +106,7 @@ class Part:
         self.args, self.engine, self.run, self.emit, self.done = args, engine, run, emit, dict(done or {})
         self.model = {"glm": "glm-5.2 tp8", "v4": "v4-flash tp8"}[args.model]
         self.layers = engine.config["num_hidden_layers"]
+        self.decode = GRAPHS if args.graphs else EAGER
         wanted = [arm for arm in args.arms if arm != "fa3" or args.model == "glm"]
         self.arms = [arm for arm in wanted if arm in MAIN_ARMS] + [arm for arm in wanted if arm not in MAIN_ARMS]
         self.main = [arm for arm in self.arms if arm in MAIN_ARMS] or self.arms
@@ -160,7 +163,7 @@ class Part:
 
     def missing(self, arms, name, lists, runs):
         """The arms whose cell has fewer runs than wanted, and time to warm up."""
-        wanted = [arm for arm in arms if self.done.get(cell_of(self.model, self.layers, name, lists, arm), 0) < runs]
+        wanted = [arm for arm in arms if self.done.get(cell_of(self.model, self.layers, name, lists, arm, self.decode), 0) < runs]
         return [arm for arm in wanted if self.warm(arm)]
 
     # -- Records
@@ -184,10 +187,10 @@ class Part:
             "kind": "engine", "path": arm, "provider": "fewhead" if fewhead else "vllm",
             "provider_version": self.run["build"] if fewhead else self.run["vllm"],
             "case": {"model": self.model, "layers": self.layers, "h_q": 8, "d_qk": 576 if self.args.model == "glm" else 512,
-                     "index_topk": self.engine.config["index_topk"], "lists": lists, "chunk": self.args.chunk, "workload": name,
+                     "index_topk": self.engine.config["index_topk"], "lists": lists, "chunk": self.args.chunk, "workload": name, "decode": self.decode,
                      **self.args.workloads[name].case},
             "repeat": repeat, "parity": parity, "engine": figures, "work": self.work.pop(arm),
-            "note": NOTE if self.args.model == "glm" else NOTE_V4, "part": self.args.part, "run": self.run,
+            "note": (NOTE if self.args.model == "glm" else NOTE_V4) + (NOTE_GRAPHS if self.args.graphs else ""), "part": self.args.part, "run": self.run,
         }
         if time_us and parity["status"] == "pass":  # a result that nobody compared has no time in a record
             record["time"] = time_us

@@ -84,9 +84,9 @@ def small(monkeypatch):
     monkeypatch.setattr(bench, "WORKLOADS", dict(WORKLOADS, **SMALL))
 
 
-def measure(engine, part, arms=",".join(bench.ARMS), seconds=1000, n=2, runs=2, workloads=",".join(SMALL), done=None):
+def measure(engine, part, arms=",".join(bench.ARMS), seconds=1000, n=2, runs=2, workloads=",".join(SMALL), done=None, more=()):
     engine.start()
-    args = bench.arguments(["--arms", arms, "--workloads", workloads, "--n", str(n), "--runs", str(runs), "--part", part])
+    args = bench.arguments(["--arms", arms, "--workloads", workloads, "--n", str(n), "--runs", str(runs), "--job", part, *more])
     args.seconds = seconds
     records = []
     part = bench.Part(args, FakeEngine(engine, args.model), RUN, records.append, done)
@@ -94,7 +94,7 @@ def measure(engine, part, arms=",".join(bench.ARMS), seconds=1000, n=2, runs=2, 
 
 
 def cells(records):
-    return [bench.cell(record)[2:] for record in records]
+    return [bench.cell(record)[2:5] for record in records]
 
 
 def test_all_cells_of_glm(engine, small):
@@ -124,7 +124,7 @@ def test_all_cells_of_glm(engine, small):
 def test_what_is_there_is_not_measured_again(engine, small):
     _, _, first = measure(engine, "glm", arms="flashmla,auto-shared", runs=1)
     done = bench.runs_of(first)
-    assert done[("glm-5.2 tp8", 2, "C16x8kx48", "local", "flashmla")] == 1
+    assert done[("glm-5.2 tp8", 2, "C16x8kx48", "local", "flashmla", "eager")] == 1
     _, errors, more = measure(engine, "glm", arms="flashmla,auto-shared", runs=2, done=done)
     assert errors == [] and {(r["case"]["workload"], r["repeat"]) for r in more} == {("C16x8kx48", 2)} and len(more) == 4
     part, errors, none = measure(engine, "glm", arms="flashmla,auto-shared", runs=1, done=done)
@@ -138,15 +138,22 @@ def test_the_other_parts(engine, small, part, arms):
     assert {r["parity"]["status"] for r in records} == {"pass"} and len(records) == 2 * len(arms)
 
 
-@pytest.mark.parametrize("part", bench.PARTS)
-def test_a_part_as_a_whole(engine, monkeypatch, small, tmp_path, capsys, part):
+@pytest.fixture
+def started(engine, monkeypatch):
+    """The bench starts a FakeEngine, and its turn comes at once."""
+    import io
+
     import bench_engine
     import stub
     stub.build(str(engine.folder))
 
     class Started(FakeEngine):
-        def __init__(self, args, config):
+        def __init__(self, args, config, backend="flashmla", **options):
             super().__init__(engine, args.model)
+            self.backend = backend
+            if options:  # a graph records a step
+                assert options == bench_engine.GRAPHS and args.graphs and len(args.arms) == 1
+                self.step(2)
             assert config["num_hidden_layers"] == (78 if args.part == "glm" else 6)
 
         def versions(self):
@@ -155,11 +162,21 @@ def test_a_part_as_a_whole(engine, monkeypatch, small, tmp_path, capsys, part):
     monkeypatch.setattr(bench_engine, "Engine", Started)
     monkeypatch.setattr(bench_engine, "ensure_cuda", lambda: None)
     monkeypatch.setattr(bench_engine, "set_environment", lambda home: None)
-    args = bench.arguments(["--out", str(tmp_path), "--workloads", ",".join(SMALL), "--n", "1", "--runs", "1", "--part", part, "--part-seconds", "900"])
-    assert bench.run_part(args) == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("900\n"))
+
+
+def run_job(folder, job, *more):
+    args = bench.arguments(["--out", str(folder), "--workloads", ",".join(SMALL), "--n", "1", "--runs", "1", "--job", job, *more])
+    return args, bench.run_job(args)
+
+
+@pytest.mark.parametrize("part", bench.PARTS)
+def test_a_part_as_a_whole(started, small, tmp_path, capsys, part):
+    args, status = run_job(tmp_path, part)
+    assert status == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("fewhead (vLLM 0.26.0): patched V3.2 and GLM, V4; rule auto")
-    assert out[1].startswith(f"started {part} in ") and out[-1] == f"part {part}: ok"
+    assert out[1].startswith(f"started {part} in ") and out[-1] == f"job {part}: ok"
     assert sum(line.startswith("TTFT cold8k ") for line in out) == (10 if part == "v4" else 12)
     assert sum(line.startswith("LOOP C16x8kx48 ") for line in out) == (6 if part == "glm" else 0)
     records = bench.collect(args)
@@ -167,6 +184,56 @@ def test_a_part_as_a_whole(engine, monkeypatch, small, tmp_path, capsys, part):
     assert bench.markdown(records, []).startswith("# vLLM with and without fewhead\n\nBox, driver ")
     args.resume = True
     assert bench.collect(args) == records and bench.lines_of(str(tmp_path / "engine.jsonl")) == records
+
+
+@pytest.mark.parametrize("arm", bench_part.MAIN_ARMS)
+def test_decode_steps_as_graphs(started, small, tmp_path, capsys, arm):
+    args, status = run_job(tmp_path, f"glm-{arm}", "--graphs")
+    out = capsys.readouterr().out
+    assert status == 0 and f"recorded in graphs, {arm}: " in out and out.endswith(f"job glm-{arm}: ok\n")
+    records = bench.collect(args)
+    assert [(r["path"], r["case"]["workload"], r["case"]["lists"], r["case"]["decode"]) for r in records] == [
+        (arm, name, "indexer", "graphs") for name in ("cold8k", "short-after-8k", "C16x8kx48")]
+    assert records[0]["note"].endswith("; the steps of a graph are not counted")
+    assert "C16x8kx48, indexer lists, decode steps as CUDA graphs\n" in bench.markdown(records, [])
+    assert bench.cell(records[0])[-1] == "graphs" and bench.cell(dict(records[0], case=dict(records[0]["case"], decode="eager")))[-1] == "eager"
+
+
+def test_graphs_that_recorded_nothing_are_an_error(started, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeEngine, "step", lambda self, rows: None)
+    with pytest.raises(bench.BenchError, match="no graph was recorded: arm auto-shared routed nothing"):
+        run_job(tmp_path, "glm-auto-shared", "--graphs")
+
+
+def test_jobs():
+    def jobs(*words):
+        return bench.jobs_of(bench.arguments(list(words)))
+    assert jobs() == ["check", "glm", "v4"]
+    assert jobs("--graphs", "--parts", "v4,glm", "--arms", "fa3,auto-shared") == ["v4", "glm-fa3", "glm-auto-shared"]
+
+
+CHILD = """
+import os, sys, time
+job = sys.argv[sys.argv.index("--job") + 1]
+if job == "check":
+    sys.exit("no engine")
+open(job, "w").close()
+print("started", job, flush=True)
+seconds = float(sys.stdin.readline())
+print("TTFT", job, sorted(name for name in os.listdir() if name in ("glm", "v4")), flush=True)
+"""
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_jobs_take_turns(tmp_path, monkeypatch, capsys, together):
+    """Together, both engines run before the first measures; else each starts in its turn. A job that dies fails alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "child.py").write_text(CHILD)
+    monkeypatch.setattr(bench, "__file__", str(tmp_path / "child.py"))
+    argv = ["--out", str(tmp_path / "out"), "--seconds", "300"] + (["--together"] if together else [])
+    assert bench.run_jobs(bench.arguments(argv), argv) == ["job check: status 1"]
+    out = capsys.readouterr().out
+    assert f"TTFT glm {['glm', 'v4'] if together else ['glm']}" in out and "TTFT v4 ['glm', 'v4']" in out and "no engine" in out
 
 
 def test_no_time_no_cells(engine, small):
@@ -197,7 +264,8 @@ def test_an_error_inside_the_plug_in_is_no_result(engine, monkeypatch, small):
         measure(engine, "check", arms="auto", n=1)
 
 
-@pytest.mark.parametrize("argv", [["--arms", "fast"], ["--parts", ""], ["--workloads", "C3"], ["--n", "0"], ["--runs", "-1"], ["--lists", "x"]])
+@pytest.mark.parametrize("argv", [["--arms", "fast"], ["--parts", ""], ["--workloads", "C3"], ["--n", "0"], ["--runs", "-1"], ["--lists", "x"],
+                                  ["--graphs", "--lists", "local"], ["--graphs", "--parts", "v4"]])
 def test_wrong_arguments(argv, capsys):
     with pytest.raises(SystemExit) as stopped:
         bench.arguments(argv)
@@ -210,27 +278,25 @@ def test_percentiles_interpolate():
 
 
 def test_time_is_shared_out():
-    parts = ["check", "glm", "v4"]
-    assert bench.share("check", 400, parts) == 400 * bench.CHECK_SHARE
-    assert bench.share("glm", 300, parts) == 300 - bench.V4_SECONDS and bench.share("v4", 90, parts) == 90
-    assert bench.share("check", 100, ["check"]) == 100
+    jobs = ["check", "glm-fa3", "glm-auto", "v4"]
+    assert [bench.share(job, 90, jobs) for job in jobs] == [90 * 2 / 9, 90 * 3 / 7, 90 * 3 / 4, 90]
 
 
-def test_a_part_that_does_not_end_is_ended(tmp_path, capsys):
-    import subprocess
-    code = "import time; print('TTFT one', flush=True); print('other', flush=True); time.sleep(600)"
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    with open(tmp_path / "log", "w") as log:
-        status, last = bench.follow(child, log, time.monotonic() + 2)
-    assert status != 0 and last == ["TTFT one", "other"] and (tmp_path / "log").read_text() == "TTFT one\nother\n"
+def test_a_job_that_does_not_end_is_ended(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "GRACE_SECONDS", 1)
+    code = "import time; print('started', flush=True); print('other', flush=True); time.sleep(600)"
+    child = bench.Child([sys.executable, "-c", code], None, str(tmp_path / "log"))
+    child.started(time.monotonic() + 60)
+    assert child.measure(time.monotonic() + 1) != 0
+    assert child.last == ["started", "other"] and (tmp_path / "log").read_text() == "started\nother\n"
     shown = capsys.readouterr().out
-    assert "TTFT one" in shown and "other" not in shown and "the time of this part is up" in shown
+    assert "started" in shown and "other" not in shown and "the time of this job is up" in shown
 
 
 def test_records_and_tables(engine, small, tmp_path):
     _, _, records = measure(engine, "glm", arms="flashmla,auto-shared")
-    args = SimpleNamespace(out=str(tmp_path), part="glm", resume=False)
-    with open(bench.part_file(args), "w") as f:
+    args = SimpleNamespace(out=str(tmp_path), resume=False)
+    with open(bench.job_file(str(tmp_path), "glm"), "w") as f:
         f.writelines(json.dumps(record) + "\n" for record in records)
         f.write('{"cut')
     assert bench.collect(args) == json.loads(json.dumps(records))
@@ -246,7 +312,7 @@ def test_records_and_tables(engine, small, tmp_path):
 def test_the_command_of_a_run():
     given = ["--out", "/here", "--seconds", "480", "--resume", "--site=/x", "--n", "3"]
     assert bench.repeatable(given) == ["--seconds", "480", "--resume", "--n", "3"]
-    assert bench.repeatable([*given, "--part", "glm", "--part-seconds", "200"]) == ["--seconds", "480", "--resume", "--n", "3"]
+    assert bench.repeatable([*given, "--job", "glm", "--graphs"]) == ["--seconds", "480", "--resume", "--n", "3", "--graphs"]
 
 
 def test_the_environment_of_a_part(monkeypatch, tmp_path, capsys):
