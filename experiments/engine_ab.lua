@@ -12,7 +12,7 @@
 -- 281 ms.
 local fh = require "fewhead"
 
-local START = { "seconds", "parts", "workloads", "lists", "runs", "resume", "site", "python" }
+local START = { "seconds", "parts", "workloads", "lists", "runs", "resume", "graphs", "together", "arms", "site", "python" }
 local opt = fh.options {
   name = "engine_ab", usage = "fewhead run experiments/engine_ab.lua [options]",
   about = "TTFT, TPOT, throughput and attention time of vLLM by arm, each beside the better of the engine's own kernels.",
@@ -24,6 +24,9 @@ local opt = fh.options {
     { "--workloads", "TEXT", "of cold8k, C16x8kx48, short-after-8k, cold32k, C4x32kx12, cold128k (default all)" },
     { "--lists", "TEXT", "of indexer, local (default both)" },
     { "--runs", "N", "runs of a closed loop and arm (default 3)", lo = 1 },
+    { "--arms", "TEXT", "of flashmla, fa3, gate, gather, auto, auto-shared (default all)" },
+    { "--graphs", nil, "decode steps as CUDA graphs, an engine for each arm" },
+    { "--together", nil, "start all engines at once, then measure in turns" },
     { "--resume", nil, "keep the records in --out, and measure what is missing" },
     { "--site", "FILE", "archive of a site-packages folder with vLLM" },
     { "--python", "FILE", "the Python that has vLLM (default python3)" },
@@ -38,8 +41,10 @@ local folder = opt.out or "results/local/engine"
 local function start()
   local words = { quoted(opt.python or "python3"), "engines/vllm/bench.py", "--out", quoted(folder), "--seconds",
     tostring(opt.seconds or 480) }
-  if opt.resume then words[#words + 1] = "--resume" end
-  for _, name in ipairs { "parts", "workloads", "lists", "runs", "site" } do
+  for _, name in ipairs { "resume", "graphs", "together" } do
+    if opt[name] then words[#words + 1] = "--" .. name end
+  end
+  for _, name in ipairs { "parts", "workloads", "lists", "arms", "runs", "site" } do
     if opt[name] then words[#words + 1] = "--" .. name .. " " .. quoted(opt[name]) end
   end
   return os.execute(table.concat(words, " "))
@@ -58,7 +63,7 @@ for _, cell in ipairs(fh.engine_ab.cells(records)) do
     local arm = cell.arms[name]
     local faster = share(arm.total_tok_s, best.total_tok_s)
     rows[#rows + 1] = { arm = name, n = arm.n,
-      cell = ("%s, %d layers, %s, %s lists"):format(cell.model, cell.layers, cell.workload, cell.lists),
+      cell = ("%s, %d layers, %s"):format(cell.model, cell.layers, cell.name),
       ttft = arm.ttft_ms, ttft_share = share(arm.ttft_ms, best.ttft_ms), tpot = arm.tpot_ms, total = arm.total_tok_s,
       total_change = faster and 100 * (faster - 1), low = arm.low.total_tok_s, high = arm.high.total_tok_s,
       attention = arm.attention_ms, attention_share = share(arm.attention_ms, best.attention_ms), worst = arm.max_abs }

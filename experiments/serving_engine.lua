@@ -25,7 +25,7 @@ local ok, err = pcall(function()
   local cells = fh.engine_ab.cells(fh.engine_ab.read(path))
   for _, cell in ipairs(cells) do layers = math.max(layers, cell.layers) end
   for _, cell in ipairs(cells) do
-    if cell.layers == layers then
+    if cell.layers == layers and cell.decode == "eager" then
       found[cell.lists] = found[cell.lists] or {}
       if cell.workload == COLD then found[cell.lists].cold = cell end
       if cell.workload == CLOSED then found[cell.lists].closed = cell end

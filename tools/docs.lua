@@ -232,7 +232,7 @@ function KINDS.engine(folder, where)
   end
   return markdown(engine_ab.cells(fitting), {
     { key = "model", align = "left", of = function(cell) return ("%s, %d layers"):format(cell.model, cell.layers) end },
-    { key = "workload", align = "left", of = function(cell) return ("%s, %s lists"):format(cell.workload, cell.lists) end },
+    { key = "workload", align = "left", of = function(cell) return cell.name end },
     arm "flashmla", arm "fa3", arm "gather", arm "auto", arm "auto-shared",
   })
 end

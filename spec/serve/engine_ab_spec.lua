@@ -51,12 +51,15 @@ describe("engine_ab", function()
       { cells[1].arms.fa3.n, cells[1].arms.fa3.ttft_ms, cells[1].arms.fa3.low.ttft_ms, cells[1].arms.fa3.high.ttft_ms })
   end)
 
-  it("tells cells apart by model, depth, workload and lists", function()
+  it("tells cells apart by model, depth, workload, lists and how decode steps ran", function()
     local function at(field, value)
       local r = record("fa3", { total_tok_s = 1 }, {})
       r.case[field] = value or r.case[field]
       return r
     end
+    local cells = fh.engine_ab.cells { at "lists", at("decode", "eager"), at("decode", "graphs") }
+    assert.same({ 2, "eager", "graphs" }, { #cells, cells[1].decode, cells[2].decode })
+    assert.equal(cells[1].name .. ", decode graphs", cells[2].name)
     assert.equal(5, #fh.engine_ab.cells { at "lists", at("lists", "indexer"), at("layers", 6), at("model", "v4"),
       at("workload", "x"), at "model" })
   end)

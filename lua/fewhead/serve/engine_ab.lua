@@ -3,8 +3,8 @@
 --     local cells = fh.engine_ab.cells(fh.engine_ab.read "results/nvidia-h200/engine.jsonl")
 --     print(cells[1].workload, cells[1].arms["auto-shared"].ttft_ms)      -- the median of the runs
 --
--- A cell is a model, a workload and a kind of lists; its arms are what ran it. A cold workload has one record an arm with
--- all its samples, a closed loop one record a run.
+-- A cell is a model, a workload, a kind of lists and how decode steps ran; its arms are what ran it. A cold workload has one
+-- record an arm with all its samples, a closed loop one record a run.
 local json = require "fewhead.base.json"
 local stats = require "fewhead.measure.stats"
 
@@ -58,18 +58,21 @@ local function summary(records)
   return arm
 end
 
---- Cells in the order of the records: { model =, layers =, workload =, lists =, case =, note =, arms = { [arm] = summary },
--- order = arms }. A summary has n (runs), FIGURES as medians of the runs, low and high (their least and most), max_abs,
+--- Cells in the order of the records: { model =, layers =, workload =, lists =, decode =, name =, case =, note =,
+-- arms = { [arm] = summary }, order = arms }. decode is "eager" or "graphs" (decode steps as CUDA graphs); name says workload,
+-- lists and graphs. A summary has n (runs), FIGURES as medians of the runs, low and high (their least and most), max_abs,
 -- the largest difference to FlashMLA, and status of parity.
 function M.cells(records)
   local cells, by_key = {}, {}
   for _, r in ipairs(records) do
     local case = r.case
-    local key = table.concat({ case.model, case.layers, case.workload, case.lists }, "\n")
+    local decode = case.decode or "eager"
+    local key = table.concat({ case.model, case.layers, case.workload, case.lists, decode }, "\n")
     local cell = by_key[key]
     if not cell then
-      cell = { model = case.model, layers = case.layers, workload = case.workload, lists = case.lists, case = case, note = r.note,
-        arms = {}, order = {} }
+      local name = ("%s, %s lists%s"):format(case.workload, case.lists, decode == "graphs" and ", decode graphs" or "")
+      cell = { model = case.model, layers = case.layers, workload = case.workload, lists = case.lists, decode = decode,
+        name = name, case = case, note = r.note, arms = {}, order = {} }
       by_key[key], cells[#cells + 1] = cell, cell
     end
     if not cell.arms[r.path] then
