@@ -39,10 +39,10 @@ end
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 M.quoted = quoted
 
---- Those of padded, gather and packed that a device has.
+--- The paths that stand on their own and that a device has.
 function M.paths(dev)
   local list = {}
-  for _, path in ipairs { "padded", "gather", "packed" } do
+  for _, path in ipairs(require("fewhead.device.path").computing()) do
     if dev:has_path(path) then list[#list + 1] = path end
   end
   return list

@@ -188,9 +188,10 @@ static void initial(void) {
                                                                                        nothing */
 
   static const char *const names[] = {"auto", "reference", "padded", "gather", "packed"};
-  for (int32_t path = 0; path < FH_PATHS; path++) CHECK_STR(fh_path_name(path), names[path]);
+  for (size_t path = 0; path < sizeof names / sizeof *names; path++)
+    CHECK_STR(fh_path_name((int32_t)path), names[path]);
   CHECK(fh_path_name(-1) == NULL);
-  CHECK(fh_path_name(5) == NULL);
+  CHECK(fh_path_name(FH_PATHS) == NULL);
 }
 
 static void sizes(void) {

@@ -25,7 +25,7 @@ static void products(void) {
   CHECK(fabs(fh_work_gflop(&work, FH_REFERENCE) - 2.0 * 8 * 1024 * 500000 * 1e-9) < 1e-9);
   CHECK(fabs(fh_work_gflop(&work, FH_PACKED) - 2.0 * 64 * 1024 * 75000 * 1e-9) < 1e-9);
   CHECK(fh_work_gflop(&work, FH_AUTO) == 0);
-  CHECK(fh_work_gflop(&work, 5) == 0);
+  CHECK(fh_work_gflop(&work, FH_PATHS) == 0);
   CHECK(fh_work_gflop(&work, -1) == 0);
   CHECK(fh_work_gflop(NULL, FH_PADDED) == 0);
   fh_work none = work;

@@ -32,7 +32,7 @@ static void names(void) {
                                         [FH_GATHER] = {"cpu generic gather", "cpu amx gather"},
                                         [FH_PACKED] = {"cpu generic packed", "cpu amx packed"}};
   char name[64];
-  for (int32_t path = FH_REFERENCE; path < FH_PATHS; path++) {
+  for (int32_t path = FH_REFERENCE; path <= FH_PACKED; path++) {
     fhk_cpu_kernel_name(FH_ISA_GENERIC, path, name, sizeof name);
     CHECK_STR(name, want[path][0]);
     fhk_cpu_kernel_name(FH_ISA_AMX, path, name, sizeof name);

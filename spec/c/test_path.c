@@ -19,12 +19,12 @@ static void properties(void) {
   static const struct {
     const char *name;
     int32_t candidate, native, wants_plan, shares_tile, writes_f32;
-  } want[FH_PATHS] = {
+  } want[] = {
       [FH_AUTO] = {"auto", 0, 0, 0, 0, 0},     [FH_REFERENCE] = {"reference", 0, 1, 0, 0, 1},
       [FH_PADDED] = {"padded", 1, 0, 0, 0, 0}, [FH_GATHER] = {"gather", 1, 1, 0, 0, 0},
       [FH_PACKED] = {"packed", 1, 1, 1, 1, 0},
   };
-  for (int32_t path = 0; path < FH_PATHS; path++) {
+  for (int32_t path = 0; path <= FH_PACKED; path++) {
     const fh_path_info info = info_of(path);
     CHECK_STR(info.name, want[path].name);
     CHECK_INT(info.candidate, want[path].candidate);
@@ -35,14 +35,22 @@ static void properties(void) {
   }
 }
 
+/* The refusal of a number that is no fh_path: it lists all paths. */
+static const char *no_path(int32_t got) {
+  char names[FH_PATHS * 32] = "";
+  for (int32_t path = 0; path < FH_PATHS; path++) {
+    const size_t length = strlen(names);
+    snprintf(names + length, sizeof names - length, "%s%s", path ? ", " : "", fh_path_name(path));
+  }
+  return text_of("path: got %d, wanted an fh_path, 0 .. %d: %s", (int)got, FH_PATHS - 1, names);
+}
+
 static void refusals(void) {
   fh_path_info info = {.struct_size = sizeof info, .path = 77};
-  REFUSED(fh_path_get_info(5, &info), FH_ERR_ARGUMENT,
-          "path: got 5, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
-  REFUSED(fh_path_get_info(-1, &info), FH_ERR_ARGUMENT,
-          "path: got -1, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
+  REFUSED(fh_path_get_info(FH_PATHS, &info), FH_ERR_ARGUMENT, no_path(FH_PATHS));
+  REFUSED(fh_path_get_info(-1, &info), FH_ERR_ARGUMENT, no_path(-1));
   CHECK_INT(info.path, 77);
-  CHECK(fh_path_name(5) == NULL && fh_path_name(-1) == NULL);
+  CHECK(fh_path_name(FH_PATHS) == NULL && fh_path_name(-1) == NULL);
   REFUSED(fh_path_get_info(FH_PACKED, NULL), FH_ERR_ARGUMENT, "fh_path_info: got NULL, wanted a pointer");
   info.struct_size = 8;
   REFUSED(fh_path_get_info(FH_PACKED, &info), FH_ERR_VERSION,

@@ -2,6 +2,7 @@ local ffi = require "ffi"
 local case = require "fewhead.case.case"
 local device = require "fewhead.device.device"
 local layout = require "fewhead.case.layout"
+local paths_of = require "fewhead.device.path"
 local plan = require "fewhead.device.plan"
 local problem = require "fewhead.case.problem"
 local tensor = require "fewhead.device.tensor"
@@ -471,7 +472,7 @@ describe("problem", function()
     it("paths, options and outputs that are none, on the caller's line", function()
       local p = assert(small():problem(dev))
       local o = assert(p:outputs())
-      refused('problem:run: path: got "gathr", wanted one of auto, reference, padded, gather, packed; did you mean "gather"?',
+      refused('problem:run: path: got "gathr", wanted one of ' .. table.concat(paths_of.names(), ", ") .. '; did you mean "gather"?',
         function() p:run("gathr", o) end)
       refused('problem:call: unknown option "groups"; did you mean "group"? known: plan, row_invariant, group, costs',
         function() p:call("packed", o, { groups = 3 }) end)

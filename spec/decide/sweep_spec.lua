@@ -48,8 +48,8 @@ describe("fh.sweep", function()
     assert.equal('sweep: preset: got "v9 tp8", wanted one of ' .. #fh.preset.names()
       .. ' names (fewhead run gate_sweep --list lists them)',
       refused { preset = "v9 tp8" })
-    assert.equal('sweep: paths[2]: got "gahter", wanted one of auto, reference, padded, gather, packed, native; '
-      .. 'did you mean "gather"?', refused { paths = { "padded", "gahter" } })
+    assert.equal('sweep: paths[2]: got "gahter", wanted one of ' .. table.concat(fh.path.names(), ", ")
+      .. ', native; did you mean "gather"?', refused { paths = { "padded", "gahter" } })
     assert.equal("sweep: indices: got nil, wanted the file of pattern file", refused { pattern = "file" })
     local ok, err = pcall(function() fh.sweep { heads = 8 } end)
     assert.is_false(ok)

@@ -1,6 +1,7 @@
 local case = require "fewhead.case.case"
 local compare = require "fewhead.measure.compare"
 local device = require "fewhead.device.device"
+local paths_of = require "fewhead.device.path"
 local json = require "fewhead.base.json"
 local helper = require "spec.helper"
 
@@ -155,8 +156,8 @@ describe("fh.compare", function()
     local ok, err = pcall(function() local c = compare("csa", { "padded" }) return c end)
     assert.is_false(ok)
     assert.matches('compare_spec%.lua:%d+: compare: case: got "csa", wanted a case, such as fh%.case{%.%.} gives$', err)
-    refused('compare: paths[2]: got "gathr", wanted one of auto, reference, padded, gather, packed, native; did you mean '
-      .. '"gather"?', { "padded", "gathr" })
+    refused('compare: paths[2]: got "gathr", wanted one of ' .. table.concat(paths_of.names(), ", ")
+      .. ', native; did you mean "gather"?', { "padded", "gathr" })
     refused('compare: unknown option "sampels";', { "padded" }, { sampels = 3 })
   end)
 end)

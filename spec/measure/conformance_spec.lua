@@ -50,7 +50,8 @@ describe("fh.conformance", function()
   end)
 
   it("refuses paths that there are not and options it has not, on the caller's line", function()
-    assert.equal('conformance: paths: got {"gahter"}, wanted one of auto, padded, gather, packed; did you mean "gather"?',
+    assert.equal('conformance: paths: got {"gahter"}, wanted one of auto, ' .. table.concat(fh.path.computing(), ", ")
+      .. '; did you mean "gather"?',
       helper.refusal(function() local c = fh.conformance { paths = { "gahter" } } return c end))
     assert.matches('^conformance: unknown option "path"; did you mean "paths"%? known: ',
       helper.refusal(function() local c = fh.conformance { path = { "gather" } } return c end))

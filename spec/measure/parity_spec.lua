@@ -1,5 +1,6 @@
 local device = require "fewhead.device.device"
 local parity = require "fewhead.measure.parity"
+local paths_of = require "fewhead.device.path"
 local tensor = require "fewhead.device.tensor"
 local helper = require "spec.helper"
 
@@ -410,7 +411,8 @@ describe("parity.check", function()
     end
     refused("parity.check: sample: got 0, wanted a whole number >= 1", problem, "gather", { sample = 0 })
     refused('parity.check: against: got "gather", wanted one of reference, padded', problem, "gather", { against = "gather" })
-    refused('parity.check: path: got "gathr", wanted one of auto, reference, padded, gather, packed; did you mean "gather"?',
+    refused('parity.check: path: got "gathr", wanted one of ' .. table.concat(paths_of.names(), ", ")
+      .. '; did you mean "gather"?',
       problem, "gathr")
     refused('parity.check: problem: got "x", wanted a table', "x", "gather")
     refused('parity: tolerance: unknown option "otu"; did you mean "out"? known: out, lse, max_logits', problem, "gather",

@@ -3,7 +3,11 @@ local workload = require "fewhead.serve.workload"
 
 describe("workload", function()
   it("has the published ones by name", function()
-    assert.same({ "C16x8kx48", "C4x32kx12", "cold128k", "cold32k", "short-after-8k" }, workload.names())
+    local there = {}
+    for _, name in ipairs(workload.names()) do there[name] = true end
+    for _, name in ipairs { "C16x8kx48", "C4x32kx12", "cold128k", "cold32k", "short-after-8k" } do
+      assert.is_true(there[name], name)
+    end
     assert.equal("C16x8kx48: 48 requests, 393216 prompt tokens (0 in the prefix cache), 6144 output tokens, at most 16 at a time",
       tostring(workload.get "C16x8kx48"))
     assert.equal("cold128k: 3 requests, 393216 prompt tokens (0 in the prefix cache), 3 output tokens, at most 1 at a time",
