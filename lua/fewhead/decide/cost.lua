@@ -19,8 +19,13 @@ local ffi, C = F.ffi, F.C
 local M = {}
 
 local PATHS = paths.candidates()
-local FITTED = paths.candidates() -- the costs in fh_costs
-FITTED[#FITTED + 1] = "plan"
+local COSTED = paths.costed() -- those in fh_costs
+
+local function with_plan(names)
+  local list = { unpack(names) }
+  list[#list + 1] = "plan"
+  return list
+end
 
 -- What works on groups, not on rows: plans and the paths that want one.
 local ON_GROUPS = { plan = true }
@@ -161,7 +166,7 @@ end
 --- Learn from a curve of fh.curve: its medians are interpolated, and the costs are fitted to them or, better, to all
 -- records of its head count in `list` (default: the curve's own). A record that does not say what was executed teaches nothing.
 -- Returns { heads =, fit = { [path or "plan"] = { call_us =, unit_us =, gflop_us =, error = root mean square of the relative
--- error } }, costs = fh_costs cdata, nil when a path was not measured; plans that were not timed cost nothing in it }.
+-- error } }, costs = fh_costs cdata, nil when a path of it was not measured; plans that were not timed cost nothing in it }.
 function M.fit(curve, list)
   args.table("cost.fit: curve", curve, 2)
   local native = curve.native == "best" and paths.native() or { curve.native }
@@ -181,13 +186,12 @@ function M.fit(curve, list)
   end
   self.fit.plan = fit_path("plan", list or curve.records, curve.heads)
   local all = true
-  for _, path in ipairs(PATHS) do all = all and self.fit[path] ~= nil end
+  for _, path in ipairs(COSTED) do all = all and self.fit[path] ~= nil end
   if all then
     self.costs = ffi.new("fh_costs", { struct_size = ffi.sizeof("fh_costs") })
-    for _, name in ipairs(FITTED) do
+    for _, name in ipairs(with_plan(COSTED)) do
       local x = self.fit[name]
-      local has_room = ffi.offsetof("fh_costs", name)
-      if x and has_room then self.costs[name] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us) end
+      if x then self.costs[name] = ffi.new("fh_path_cost", x.call_us, x.unit_us, x.gflop_us) end
     end
   end
   return self
@@ -308,7 +312,7 @@ end
 
 function Cost:__tostring()
   local lines = {}
-  for _, path in ipairs(FITTED) do
+  for _, path in ipairs(with_plan(PATHS)) do
     local x = self.fit[path]
     if x then
       lines[#lines + 1] = ("%-6s  us = %.4g + %.4g * %s + %.4g * GFLOP   (relative error %.1f %%)"):format(path, x.call_us,

@@ -17,7 +17,8 @@ local tables = require "fewhead.base.table"
 
 local M = {}
 
-local CANDIDATES = path_table.candidates()
+-- The candidates with costs: auto takes no other path, and older records have no time of a newer candidate.
+local CANDIDATES = path_table.costed()
 
 local Regret = { __name = "regret" }
 M.class = Regret -- a later room gives it print
