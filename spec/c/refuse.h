@@ -26,6 +26,16 @@ __attribute__((format(printf, 1, 2))) static inline const char *text_of(const ch
   return text;
 }
 
+/* The refusal of a number that is no fh_path: it lists all paths. */
+static inline const char *no_path(int32_t got) {
+  char names[FH_PATHS * 32] = "";
+  for (int32_t path = 0; path < FH_PATHS; path++) {
+    const size_t length = strlen(names);
+    snprintf(names + length, sizeof names - length, "%s%s", path ? ", " : "", fh_path_name(path));
+  }
+  return text_of("path: got %d, wanted an fh_path, 0 .. %d: %s", (int)got, FH_PATHS - 1, names);
+}
+
 /* A CPU device of `threads` threads and the best instructions, or the end of the program. */
 static inline fh_device *open_cpu(int32_t threads) {
   fh_device *device = NULL;

@@ -206,10 +206,8 @@ static void sizes(void) {
   BAD(call.struct_size = sizeof call + 8, FH_ERR_VERSION,
       text_of("fh_call.struct_size: got %zu, wanted %zu (at least %zu), set by the caller", sizeof call + 8,
               sizeof call, CALL_LEAST));
-  BAD(call.path = 5, FH_ERR_ARGUMENT,
-      "path: got 5, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
-  BAD(call.path = -1, FH_ERR_ARGUMENT,
-      "path: got -1, wanted an fh_path, 0 .. 4: auto, reference, padded, gather, packed");
+  BAD(call.path = FH_PATHS, FH_ERR_ARGUMENT, no_path(FH_PATHS));
+  BAD(call.path = -1, FH_ERR_ARGUMENT, no_path(-1));
   BAD(call.row_invariant = 2, FH_ERR_ARGUMENT, "row_invariant: got 2, wanted 0 or 1");
   BAD(call.row_invariant = -1, FH_ERR_ARGUMENT, "row_invariant: got -1, wanted 0 or 1");
   BAD((call.path = FH_PACKED, call.row_invariant = 1), FH_ERR_UNSUPPORTED,

@@ -35,16 +35,6 @@ static void properties(void) {
   }
 }
 
-/* The refusal of a number that is no fh_path: it lists all paths. */
-static const char *no_path(int32_t got) {
-  char names[FH_PATHS * 32] = "";
-  for (int32_t path = 0; path < FH_PATHS; path++) {
-    const size_t length = strlen(names);
-    snprintf(names + length, sizeof names - length, "%s%s", path ? ", " : "", fh_path_name(path));
-  }
-  return text_of("path: got %d, wanted an fh_path, 0 .. %d: %s", (int)got, FH_PATHS - 1, names);
-}
-
 static void refusals(void) {
   fh_path_info info = {.struct_size = sizeof info, .path = 77};
   REFUSED(fh_path_get_info(FH_PATHS, &info), FH_ERR_ARGUMENT, no_path(FH_PATHS));

@@ -472,7 +472,8 @@ describe("problem", function()
     it("paths, options and outputs that are none, on the caller's line", function()
       local p = assert(small():problem(dev))
       local o = assert(p:outputs())
-      refused('problem:run: path: got "gathr", wanted one of ' .. table.concat(paths_of.names(), ", ") .. '; did you mean "gather"?',
+      refused('problem:run: path: got "gathr", wanted one of ' .. table.concat(paths_of.names(), ", ")
+        .. '; did you mean "gather"?',
         function() p:run("gathr", o) end)
       refused('problem:call: unknown option "groups"; did you mean "group"? known: plan, row_invariant, group, costs',
         function() p:call("packed", o, { groups = 3 }) end)
