@@ -31,7 +31,7 @@ end
 -- folder of runs or results/DEVICE (nil: nothing is written), tags. o: evidence, what the run's files are called in
 -- results/DEVICE (default: name); unit, what is measured one after the other ("cell"); total, how many. Returns { name, opt,
 -- device, on_cpu, run = header of fh.run, line = the progress line, records = those added, failed = how many things went wrong,
--- which the script may raise, interrupted, folder }.
+-- which the script may raise, interrupted, folder = the run's, made with the first record }.
 function M.open(name, opt, o)
   o = o or {}
   local dev = M.need(name, options.open_device(opt.device or device.default_name()))
@@ -43,9 +43,7 @@ function M.open(name, opt, o)
   if opt.out then
     local out = run.folder(opt.out, self.run)
     self:need(store.writable(out))
-    local folder, evidence = store.place(out)
-    self.store = self:need(store.create(folder, name, { argv = self.run.argv, date = self.run.date, commit = self.run.commit }))
-    self.folder, self.evidence = self.store.folder, evidence
+    self.runs, self.evidence = store.place(out)
   end
   return self
 end
@@ -68,6 +66,16 @@ function Experiment:during(f)
   end)
 end
 
+-- Make the run's folder, once. true | nil, err.
+local function start(self)
+  if self.store then return true end
+  local header = self.run
+  local made, err = store.create(self.runs, self.name, { argv = header.argv, date = header.date, commit = header.commit })
+  if not made then return nil, err end
+  self.store, self.folder = made, made.folder
+  return true
+end
+
 -- Whether what a record says is a failure; a provider need not take every call.
 local function is_wrong(record)
   local parity = record.parity
@@ -84,10 +92,10 @@ function Experiment:add(list)
       self.line:failed()
     end
   end
-  if self.store and not self.write_error then
-    local ok, err = self.store:append(list)
-    if not ok then self.write_error = err end
-  end
+  if not self.runs or self.write_error then return end
+  local ok, err = start(self)
+  if ok then ok, err = self.store:append(list) end
+  if not ok then self.write_error = err end
 end
 
 --- Lines that say what made a report: the command, the commit, the device's driver and the date. header: that of the run.
@@ -119,6 +127,8 @@ end
 
 -- Write report.md, end the run and copy its files. true | nil, err.
 local function keep(self, report)
+  local started, why = start(self)
+  if not started then return nil, self.write_error or why end
   local text = ("# %s\n\n%s%s\n"):format(report.title, list_of(M.made_by(self.run)), (report.markdown:gsub("\n+$", "")))
   local ok, err = file.write(self.folder .. "/report.md", text)
   local ended, reason = self.store:finish { state = self.interrupted and "interrupted" or "complete", records = #self.records }
@@ -133,11 +143,10 @@ end
 function Experiment:finish(report)
   self.line:clear()
   if self.interrupted and #self.records == 0 then
-    if self.store then self.store:finish { state = "interrupted" } end
     cli.with(cli.INTERRUPTED, ("%s: interrupted before the first %s was done"):format(self.name, self.unit))
   end
   if report.text then print(report.text) end -- first: the disk may be full
-  if self.folder then self:need(keep(self, report)) end
+  if self.runs then self:need(keep(self, report)) end
   if self.interrupted then return cli.INTERRUPTED end
   return self.failed == 0 and 0 or cli.FAILED
 end
