@@ -15,12 +15,13 @@ M._rooms = {
   { "case", { "preset", "pattern", "layout", "case", "problem" } },
   { "record", { "file", "record", "run", "store", "axes", "tags" } },
   { "measure", { "parity", "timing", "stats", "compare", "grid", "conformance", "chunk", "flips", "assert",
-    "entrants" } },
+    "entrants", "blas" } },
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "regret", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
     "engine_ab", "traffic" } },
-  { "report", { "source", "diff", "export", "gate_report", "race_report", "page", "pictures", "plot", "results", "bundle" } },
+  { "report", { "source", "diff", "export", "gate_report", "race_report", "blas_report", "page", "pictures", "plot", "results",
+    "bundle" } },
   { "cli", { "cli", "options", "interrupt", "progress", "experiment", "bench", "race", "info" } },
 }
 

@@ -34,6 +34,39 @@ describe("bench", function()
     assert.equal(0, b.experiment.failed)
   end)
 
+  it("measures kinds of lists at every size, and auto beside padded with the times that are there", function()
+    local b = bench.open("bench_spec", { device = on_device, samples = 6 })
+    local kinds = { { name = "late", options = { pattern = "csa", window = 8, topk = 16 }, prompt = 40 },
+      { name = "whole", options = { pattern = "csa", window = 8, topk = 16 } } }
+    local rows = b:table { kinds = kinds, heads = { 8, 4 }, s_q = { 2, 8 }, paths = { "padded", "auto" } }
+    local seen = {}
+    for i, row in ipairs(rows) do seen[i] = ("%s %d %d %s"):format(row.cell, row.h_q, row.s_q, row.path) end
+    assert.same({
+      "late 8 2 padded", "late 8 2 auto", "late 8 8 padded", "late 8 8 auto",
+      "late 4 2 padded", "late 4 2 auto", "late 4 8 padded", "late 4 8 auto",
+      "whole 8 2 padded", "whole 8 2 auto", "whole 8 8 padded", "whole 8 8 auto",
+      "whole 4 2 padded", "whole 4 2 auto", "whole 4 8 padded", "whole 4 8 auto",
+    }, seen)
+    local list = b.experiment.records
+    assert.same({ 38, 32, 38 }, { list[1].case.prior, list[3].case.prior, list[5].case.prior })
+    assert.equal(8190, list[9].case.prior) -- the default prompt of 8192 rows
+    local beside = b:auto_beside_padded { kinds = kinds, heads = 8, s_q = { 8, 1 } }
+    assert.equal(16 + 4, #list) -- s_q 8 was there
+    local first = beside[1]
+    assert.same({ "late", 8, rows[3].median, rows[4].median }, { first.cell, first.s_q, first.padded, first.auto })
+    assert.same({ "whole", 1 }, { beside[4].cell, beside[4].s_q })
+    assert.equal(beside[4].ratio, rows[4].ratio and list[20].verdict.ratio)
+  end)
+
+  it("leaves out the title of a table without rows", function()
+    local b, lines, real = bench.open("bench_spec", { device = on_device, samples = 6 }), {}, print
+    _G.print = function(text) lines[#lines + 1] = text end
+    local ok, status = pcall(b.finish, b, "X", { "head", "## None", { {}, bench.pick { "s_q" } }, "## One",
+      { { { s_q = 4 } }, bench.pick { "s_q" } }, "tail" })
+    _G.print = real
+    assert.same({ true, 0, "head\n\n## One\n\ns_q\n  4\n\ntail" }, { ok, status, lines[1] })
+  end)
+
   it("says which cell it could not measure", function()
     local b = bench.open("bench_spec", { device = on_device, samples = 6 })
     assert.error_matches(function()

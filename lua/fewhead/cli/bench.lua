@@ -46,7 +46,9 @@ end
 -- name: the script's; evidence: what the run's files are called in results/DEVICE. .experiment has records and failures.
 function M.open(name, opt, evidence)
   local e = experiment.open(name, opt, { evidence = evidence })
-  local self = setmetatable({ experiment = e, device = e.device, opt = opt, providers = { unpack(opt.provider or {}) } }, Bench)
+  local self = setmetatable({
+    experiment = e, device = e.device, opt = opt, providers = { unpack(opt.provider or {}) }, tables = {},
+  }, Bench)
   if not e.on_cpu then
     local flashmla, reason = provider.flashmla()
     self.flashmla = flashmla and tostring(flashmla) or reason
@@ -151,6 +153,50 @@ function measure(self, cell, paths, pressed)
   return rows
 end
 
+-- The options of fh.case of a kind of lists at one size.
+local function options_of(kind, s_q, heads)
+  local o = { s_q = s_q, heads = heads, layout = "vllm", holes = 0, prior = kind.prompt and math.max(0, kind.prompt - s_q) }
+  for key, value in pairs(kind.options) do o[key] = value end
+  return o
+end
+
+--- Measure kinds of lists at every number of heads and rows. o: kinds, a list of { name =, options = of fh.case, prompt = rows of
+-- the prompt that the chunk ends, nil: the chunk is all of it }; heads and s_q, lists of numbers; paths. Cells are in vLLM's
+-- layout without holes, unless a kind says so. Returns the rows of all cells, as measure() does.
+function Bench:table(o)
+  local rows = {}
+  for _, kind in ipairs(o.kinds) do
+    for _, heads in ipairs(o.heads) do
+      for _, s_q in ipairs(o.s_q) do
+        local found = self:measure({ name = kind.name, options = options_of(kind, s_q, heads) }, o.paths)
+        for _, row in ipairs(found) do rows[#rows + 1] = row end
+        self.tables[("%s, %d rows, %d heads"):format(kind.name, s_q, heads)] = found
+      end
+    end
+  end
+  return rows
+end
+
+--- auto beside padded for kinds of lists at every s_q: where table() has measured a cell those times, else measured now. o:
+-- kinds, heads (one number), s_q. Returns a row a cell, for tables with M.beside_columns.
+function Bench:auto_beside_padded(o)
+  local rows = {}
+  for _, kind in ipairs(o.kinds) do
+    for _, s_q in ipairs(o.s_q) do
+      local row = { cell = kind.name, s_q = s_q }
+      for _, one in ipairs(self.tables[("%s, %d rows, %d heads"):format(kind.name, s_q, o.heads)]
+        or self:table { kinds = { kind }, heads = { o.heads }, s_q = { s_q }, paths = { "padded", "auto" } }) do
+        if one.path == "padded" then row.padded = one.median end
+        if one.path == "auto" then
+          row.auto, row.ratio, row.verdict, row.packs, row.parity = one.median, one.ratio, one.verdict, one.packs, one.parity
+        end
+      end
+      if not self.experiment.interrupted then rows[#rows + 1] = row end
+    end
+  end
+  return rows
+end
+
 --- What all these tables are.
 function Bench:legend()
   local text = ("Medians of %d launches by the device's own timer, paths in turns, hot caches; every path was compared with the "
@@ -172,6 +218,15 @@ M.columns = {
   max_abs = { key = "max_abs", title = "max error", format = "%.1e" }, kernel = { key = "kernel", align = "left" },
 }
 
+--- Columns of auto_beside_padded's rows.
+M.beside_columns = {
+  { key = "cell", title = "lists", align = "left" }, { key = "s_q" }, { key = "padded", title = "padded us", format = "%.1f" },
+  { key = "auto", title = "auto us", format = "%.1f" }, { key = "ratio", title = "padded / auto", format = "%.2f" },
+  { key = "verdict", title = "auto is", align = "left" },
+  { key = "packs", title = "groups packed", format = function(share) return ("%.0f %%"):format(100 * share) end },
+  { key = "parity", align = "left" },
+}
+
 --- Those named, in order: bench.pick { "cell", "s_q", "median" }.
 function M.pick(names)
   local list = {}
@@ -183,13 +238,17 @@ end
 local function text_of(parts, make)
   local list = {}
   for i, part in ipairs(parts) do
-    list[i] = type(part) == "string" and part or make(part[1], part[2]):gsub("\n$", "")
+    local following = parts[i + 1]
+    local is_title = type(part) == "string" and part:find("^## ") and type(following) == "table"
+    if type(part) == "table" then
+      if #part[1] > 0 then list[#list + 1] = make(part[1], part[2]):gsub("\n$", "") end
+    elseif not is_title or #following[1] > 0 then list[#list + 1] = part end
   end
   return list
 end
 
---- Print the parts (strings and { rows, columns }) and write them with the records. Returns the exit status: 1 when something
--- failed parity, 130 after Ctrl-C.
+--- Print the parts (strings and { rows, columns }) and write them with the records; "## TITLE" before a table without rows is
+-- left out with it. Returns the exit status: 1 when something failed parity, 130 after Ctrl-C.
 function Bench:finish(title, parts)
   local e = self.experiment
   if e.interrupted then parts = { ("interrupted: %d records"):format(#e.records), unpack(parts) } end
