@@ -267,7 +267,7 @@ describe("layouts", function()
     assert.equal(0, status)
     local _, lines = read(folder .. "out/latest/records.jsonl"):gsub("\n", "")
     assert.equal(4 * #paths, lines)
-    assert.is_truthy(read(folder .. "out/latest/report.md"):find(out:match("(layout .-)\nwritten: "), 1, true))
+    assert.is_truthy(read(folder .. "out/latest/report.md"):find(out:match("(layout .-)\nwritten to "), 1, true))
     assert.matches("^v4%.1%-flash tp8, [^\n]+, hot caches\nlayout ", out)
     for _, layout in ipairs { "contiguous", "vllm", "strided", "offset" } do
       assert.matches("\n" .. layout .. " +8 .- pass ", out)

@@ -22,7 +22,7 @@ M._rooms = {
     "engine_ab", "traffic" } },
   { "report", { "source", "diff", "export", "gate_report", "race_report", "blas_report", "page", "pictures", "plot", "results",
     "bundle" } },
-  { "cli", { "cli", "options", "interrupt", "progress", "experiment", "bench", "race", "info" } },
+  { "cli", { "cli", "options", "interrupt", "progress", "experiment", "sweeper", "bench", "race", "info" } },
 }
 
 --- Their names in that order, and the room of each.

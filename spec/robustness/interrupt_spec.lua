@@ -88,7 +88,7 @@ describe("a signal #robustness", function()
     local status, out = interrupted("./fewhead run experiments/layers.lua --s-q 2 --prior 64,128,256,512,1024,2048 --seconds 1 "
       .. "--out " .. folder, "TERM", 'grep -q "layout vllm" "$out"', { FEWHEAD_DEVICE = "cpu" })
     assert.equal(130, status)
-    assert.matches("\ninterrupted: %d tables\nwritten: [^\n]+\n$", out)
+    assert.matches("\ninterrupted: %d tables\nwritten to [^\n]+\n$", out)
     process.remove(folder)
   end)
 end)

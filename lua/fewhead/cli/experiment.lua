@@ -9,6 +9,7 @@ local device = require "fewhead.device.device"
 local file = require "fewhead.record.file"
 local interrupt = require "fewhead.cli.interrupt"
 local options = require "fewhead.cli.options"
+local posix = require "fewhead.base.posix"
 local progress = require "fewhead.cli.progress"
 local records = require "fewhead.record.record"
 local run = require "fewhead.record.run"
@@ -113,7 +114,9 @@ local function list_of(lines) return #lines > 0 and "- " .. table.concat(lines, 
 --- Copy a run's files to the folder of evidence, where there is one, and say where what lies. whole: false for a run that was
 -- interrupted, which is not copied. true | nil, err.
 function M.publish(folder, evidence, name, whole)
-  local lines = { ("written: %s"):format(folder) }
+  local own = posix.glob(folder, "/*")
+  for i, path in ipairs(own) do own[i] = path:match("[^/]+$") end
+  local lines = { ("written to %s: %s"):format(folder, table.concat(own, ", ")) }
   if evidence and whole then
     local names, err = store.publish(folder, evidence, name)
     if not names then return nil, err end

@@ -139,10 +139,29 @@ local function samples_of(how) return how.min_samples or require("fewhead.measur
 -- Bytes and seconds as a person reads them.
 local function bytes_text(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
 
+-- Which cells of a list, whose `seconds` are known, do not fit into a limit: those whose least time, after the ones before, goes
+-- beyond the limit. done: cells that take none. Returns { [cell] = true }.
+local function unfit_of(list, limit, done)
+  local unfit, total = {}, 0
+  for _, cell in ipairs(list) do
+    if limit and not done[cell] then
+      if total + cell.seconds > limit then unfit[cell] = true else total = total + cell.seconds end
+    end
+  end
+  return unfit
+end
+
 local DRY_CELLS = 40 -- a dry run shows so many cells and counts the rest
 
---- What a sweep with these options would do, as text: its cells with their memory and time, about, and the reasons of those that
--- are refused. A worker process measures how fast the device is; nothing else runs. Wrong options raise.
+-- A cell of a dry run in a line.
+local function dry_line(cell, unfit)
+  if cell.reason then return ("%s: refused: %s"):format(cell.text:gsub("^no case: ", ""), cell.reason) end
+  return ("%s: %s, %.1f s%s"):format(cell.text, bytes_text(cell.bytes), cell.seconds, unfit and ", does not fit" or "")
+end
+
+--- What a sweep with these options would do, as text: its cells with their memory and time, about; the reasons of those that are
+-- refused; and which do not fit into `seconds`. A worker process measures how fast the device is; nothing else runs. Wrong
+-- options raise.
 function M.dry_run(options)
   local task = task_of(options, 2)
   local bench, err = require("fewhead.decide.cell").open {
@@ -150,18 +169,23 @@ function M.dry_run(options)
   }
   if not bench then error("sweep: " .. err, 0) end
   bench:close()
-  local lines, total, largest = {}, 0, 0
+  local lines, total, largest, left_out = {}, 0, 0, 0
+  for _, cell in ipairs(task.cells) do
+    cell.seconds = cells.seconds(cell, bench.paths, samples_of(task.how), bench.rates)
+    total, largest = total + cell.seconds, math.max(largest, cell.bytes)
+  end
+  local unfit = unfit_of(task.cells, task.own.seconds, {})
   for i, cell in ipairs(task.cells) do
-    local seconds = cells.seconds(cell, bench.paths, samples_of(task.how), bench.rates)
-    total, largest = total + seconds, math.max(largest, cell.bytes)
-    if i <= DRY_CELLS then
-      lines[i] = cell.reason and ("%s: refused: %s"):format(cell.text:gsub("^no case: ", ""), cell.reason)
-        or ("%s: %s, %.1f s"):format(cell.text, bytes_text(cell.bytes), seconds)
-    end
+    if unfit[cell] then left_out = left_out + 1 end
+    if i <= DRY_CELLS then lines[i] = dry_line(cell, unfit[cell]) end
   end
   if #task.cells > DRY_CELLS then lines[#lines + 1] = (".. and %d more"):format(#task.cells - DRY_CELLS) end
   lines[#lines + 1] = ("%d cells, %d duplicates counted once, largest %s, at least about %.0f s on %s"):format(#task.cells,
     task.plan.duplicates, bytes_text(largest), total, bench.header.device)
+  if left_out > 0 then
+    lines[#lines + 1] = ("%d of %d cells do not fit into %g s and would be left out"):format(left_out, #task.cells,
+      task.own.seconds)
+  end
   return table.concat(lines, "\n")
 end
 
@@ -228,16 +252,6 @@ local function measure(job, i)
 end
 
 -- ---- The sweep ---------------------------------------------------------------------------------------------------------------
-
--- Which cells do not fit into the seconds: those whose least time, after the ones before, goes beyond the limit.
-local function leave_out(job)
-  local total = 0
-  for _, cell in ipairs(job.list) do
-    if not job.done[cell] and job.limit then
-      if total + cell.seconds > job.limit then job.unfit[cell] = true else total = total + cell.seconds end
-    end
-  end
-end
 
 local function id_of(job, cell) return hash.text(cell.config .. " " .. job.fingerprint) end
 
@@ -427,7 +441,7 @@ local function open_job(task)
   if not found then return nil, "profile: " .. err end
   sweep.cells, sweep.planned, sweep.measured, sweep.reused, sweep.unfit, sweep.failed = 0, #task.cells, 0, 0, {}, {}
   sweep.duplicates, sweep.shard = task.plan.duplicates, task.shard
-  local job = { task = task, sweep = sweep, list = {}, done = {}, unfit = {}, took = 0, guessed = 0 }
+  local job = { task = task, sweep = sweep, list = {}, done = {}, took = 0, guessed = 0 }
   for i, cell in ipairs(task.cells) do job.list[i] = cell end
   job.clock = require("fewhead.base.ffi").C.fh_time_ns
   job.start, job.limit = job.clock(), task.own.seconds
@@ -453,7 +467,7 @@ local function open_job(task)
     end
   end
   for _, cell in ipairs(job.list) do prepare(job, cell) end
-  leave_out(job)
+  job.unfit = unfit_of(job.list, job.limit, job.done)
   return job
 end
 

@@ -208,6 +208,7 @@ function M.resume(folder)
   args.string("store.resume: folder", folder)
   local head, err = M.head(folder)
   if not head then return nil, err end
+  folder = head.name and folder:gsub("/" .. LATEST .. "/*$", "/" .. head.name) or folder -- another run may become the latest
   local run = setmetatable({ head = head, folder = folder, name = folder:match("([^/]+)/*$") }, Run)
   local ok
   ok, err = open_records(run)
