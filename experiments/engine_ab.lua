@@ -25,7 +25,7 @@ local opt = fh.options {
     { "--lists", "TEXT", "of indexer, local (default both)" },
     { "--runs", "N", "runs of a closed loop and arm (default 3)", lo = 1 },
     { "--arms", "TEXT", "of flashmla, fa3, gate, gather, auto, auto-shared (default all)" },
-    { "--graphs", nil, "decode steps as CUDA graphs, an engine for each arm" },
+    { "--graphs", "TEXT", "arms of glm with decode steps as CUDA graphs, an engine for each" },
     { "--together", nil, "start all engines at once, then measure in turns" },
     { "--resume", nil, "keep the records in --out, and measure what is missing" },
     { "--site", "FILE", "archive of a site-packages folder with vLLM" },
@@ -41,10 +41,10 @@ local folder = opt.out or "results/local/engine"
 local function start()
   local words = { quoted(opt.python or "python3"), "engines/vllm/bench.py", "--out", quoted(folder), "--seconds",
     tostring(opt.seconds or 480) }
-  for _, name in ipairs { "resume", "graphs", "together" } do
+  for _, name in ipairs { "resume", "together" } do
     if opt[name] then words[#words + 1] = "--" .. name end
   end
-  for _, name in ipairs { "parts", "workloads", "lists", "arms", "runs", "site" } do
+  for _, name in ipairs { "parts", "workloads", "lists", "arms", "graphs", "runs", "site" } do
     if opt[name] then words[#words + 1] = "--" .. name .. " " .. quoted(opt[name]) end
   end
   return os.execute(table.concat(words, " "))

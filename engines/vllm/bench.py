@@ -1,14 +1,14 @@
 """vLLM's own attention against fewhead's plug-in, in turns on the same prompts: TTFT, TPOT, throughput, attention time, calls by path.
 
-    python3 engines/vllm/bench.py --out results/nvidia-h200 --seconds 480 [--resume] [--workloads cold8k,C16x8kx48] [--graphs] [--together]
+    python3 engines/vllm/bench.py --out results/nvidia-h200 --seconds 480 [--resume] [--workloads cold8k,C16x8kx48] [--graphs fa3,auto-shared] [--together]
                                   [--site ARCHIVE] [--commit HASH]
 
 Needs vLLM 0.26, fewhead and fewhead_vllm in this Python (installed, or build/python and build/vllm of `make stage-vllm` on PYTHONPATH).
 --site: a .tar.xz of a site-packages folder, unpacked once into --home and put on the path behind these.
 --resume: the records of FOLDER/engine.jsonl stay, and cells that have all their runs there are not measured again.
 
---graphs: in part glm, decode steps are CUDA graphs, as on a server; every arm has an engine of its own, since a graph keeps its kernels. It keeps its lists
-as well, so the lists are the indexer's alone.
+--graphs ARMS: in part glm, decode steps are CUDA graphs, as on a server; each of these arms has an engine of its own, since a graph keeps its kernels.
+It keeps its lists as well, so the lists are the indexer's alone. Part v4 is as ever.
 --together: all engines start at once, then measure in turns. That saves the time of their starts and needs memory for all of them.
 
 Parts, each a process of its own; no cell starts when the time is up, and what was measured is written at once:
@@ -64,17 +64,17 @@ def arguments(argv=None):
     p.add_argument("--runs", type=int, default=3, help="runs of a closed loop and arm")
     p.add_argument("--chunk", type=int, default=8192, help="tokens of a step at most")
     p.add_argument("--kv-gib", type=float, default=20)
-    p.add_argument("--graphs", action="store_true", help="part glm with decode steps as CUDA graphs, an engine for each arm, the indexer's lists")
+    p.add_argument("--graphs", default="", help="arms of part glm with decode steps as CUDA graphs: an engine for each, the indexer's lists")
     p.add_argument("--together", action="store_true", help="start all engines at once, then measure in turns")
     p.add_argument("--site", default="", help="archive of a site-packages folder")
     p.add_argument("--home", default=os.path.join(os.path.expanduser("~"), "engine"), help="where --site is unpacked and kernels are kept")
     p.add_argument("--commit", default="", help="of the checkout, where there is no git")
     p.add_argument("--job", default="", help=argparse.SUPPRESS)
     args = p.parse_args(argv)
-    for name, known in (("parts", PARTS), ("workloads", WORKLOADS), ("arms", ARMS), ("lists", LISTS)):
+    for name, known in (("parts", PARTS), ("workloads", WORKLOADS), ("arms", ARMS), ("lists", LISTS), ("graphs", ARMS)):
         given = [text for text in getattr(args, name).split(",") if text]
         wrong = [text for text in given if text not in known]
-        if wrong or not given:
+        if wrong or not given and name != "graphs":
             p.error(f"--{name}: got {getattr(args, name)!r}, wanted some of {','.join(known)}")
         setattr(args, name, given)
     for name in ("n", "runs", "chunk"):
@@ -86,10 +86,8 @@ def arguments(argv=None):
         p.error(f"--graphs: got --parts {','.join(args.parts)}, wanted glm among them")
     part, _, arm = args.job.partition("-")
     if arm:
-        args.arms = [arm]
-    args.part, args.graphs = part, args.graphs and (part == "glm" or not part)
-    if args.graphs:
-        args.lists = ["indexer"]
+        args.arms, args.lists = [arm], ["indexer"]
+    args.part, args.graphs = part, args.graphs if part in ("", "glm") else []
     names = SMALL_WORKLOADS if part in SMALL_PARTS else args.workloads
     args.workloads = {name: WORKLOADS[name] for name in names}
     args.model = "v4" if part == "v4" else "glm"
@@ -157,7 +155,7 @@ def start_engine(args, config):
 
 def jobs_of(args):
     """Names of the processes: a part, or PART-ARM where every arm has an engine of its own."""
-    return [job for part in args.parts for job in ([f"{part}-{arm}" for arm in args.arms] if args.graphs and part == "glm" else [part])]
+    return [job for part in args.parts for job in ([f"{part}-{arm}" for arm in args.graphs] if args.graphs and part == "glm" else [part])]
 
 
 def job_file(out, job):
@@ -173,7 +171,7 @@ def header(args, build, versions):
 
 
 NOT_SAID = ("--out", "--site", "--home", "--commit", "--job")
-FLAGS = ("--resume", "--graphs", "--together")
+FLAGS = ("--resume", "--together")
 
 
 def repeatable(argv):

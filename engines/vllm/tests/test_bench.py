@@ -188,7 +188,7 @@ def test_a_part_as_a_whole(started, small, tmp_path, capsys, part):
 
 @pytest.mark.parametrize("arm", bench_part.MAIN_ARMS)
 def test_decode_steps_as_graphs(started, small, tmp_path, capsys, arm):
-    args, status = run_job(tmp_path, f"glm-{arm}", "--graphs")
+    args, status = run_job(tmp_path, f"glm-{arm}", "--graphs", ",".join(bench_part.MAIN_ARMS))
     out = capsys.readouterr().out
     assert status == 0 and f"recorded in graphs, {arm}: " in out and out.endswith(f"job glm-{arm}: ok\n")
     records = bench.collect(args)
@@ -202,14 +202,14 @@ def test_decode_steps_as_graphs(started, small, tmp_path, capsys, arm):
 def test_graphs_that_recorded_nothing_are_an_error(started, small, tmp_path, monkeypatch):
     monkeypatch.setattr(FakeEngine, "step", lambda self, rows: None)
     with pytest.raises(bench.BenchError, match="no graph was recorded: arm auto-shared routed nothing"):
-        run_job(tmp_path, "glm-auto-shared", "--graphs")
+        run_job(tmp_path, "glm-auto-shared", "--graphs", "auto-shared")
 
 
 def test_jobs():
     def jobs(*words):
         return bench.jobs_of(bench.arguments(list(words)))
     assert jobs() == ["check", "glm", "v4"]
-    assert jobs("--graphs", "--parts", "v4,glm", "--arms", "fa3,auto-shared") == ["v4", "glm-fa3", "glm-auto-shared"]
+    assert jobs("--graphs", "fa3,auto-shared", "--parts", "v4,glm") == ["v4", "glm-fa3", "glm-auto-shared"]
 
 
 CHILD = """
@@ -265,7 +265,7 @@ def test_an_error_inside_the_plug_in_is_no_result(engine, monkeypatch, small):
 
 
 @pytest.mark.parametrize("argv", [["--arms", "fast"], ["--parts", ""], ["--workloads", "C3"], ["--n", "0"], ["--runs", "-1"], ["--lists", "x"],
-                                  ["--graphs", "--lists", "local"], ["--graphs", "--parts", "v4"]])
+                                  ["--graphs", "x"], ["--graphs", "fa3", "--lists", "local"], ["--graphs", "fa3", "--parts", "v4"]])
 def test_wrong_arguments(argv, capsys):
     with pytest.raises(SystemExit) as stopped:
         bench.arguments(argv)
@@ -312,7 +312,7 @@ def test_records_and_tables(engine, small, tmp_path):
 def test_the_command_of_a_run():
     given = ["--out", "/here", "--seconds", "480", "--resume", "--site=/x", "--n", "3"]
     assert bench.repeatable(given) == ["--seconds", "480", "--resume", "--n", "3"]
-    assert bench.repeatable([*given, "--job", "glm", "--graphs"]) == ["--seconds", "480", "--resume", "--n", "3", "--graphs"]
+    assert bench.repeatable([*given, "--job", "glm-fa3", "--graphs", "fa3"]) == ["--seconds", "480", "--resume", "--n", "3", "--graphs", "fa3"]
 
 
 def test_the_environment_of_a_part(monkeypatch, tmp_path, capsys):
