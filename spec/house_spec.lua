@@ -11,7 +11,7 @@ local STATED_ELSEWHERE = {
   ["decide.cost"] = "spec/decide/gate_spec.lua", ["decide.curve"] = "spec/decide/gate_spec.lua",
   ["cli.bundle"] = "spec/report/bundle_spec.lua", ["cli.merge"] = "spec/record/merge_spec.lua",
   ["cli.worker"] = "spec/measure/worker_spec.lua", ["cli.race"] = "spec/peers_spec.lua",
-  ["report.race_report"] = "spec/peers_spec.lua",
+  ["report.race_report"] = "spec/peers_spec.lua", ["cli.serving"] = "spec/serve/serve_spec.lua",
   ["decide.rate"] = "spec/decide/cells_spec.lua",
   ["decide.score"] = "spec/decide/gate_spec.lua", ["measure.chunk"] = "spec/decide/layers_spec.lua",
   ["cli.page"] = "spec/cli/records_spec.lua", ["cli.plot"] = "spec/cli/records_spec.lua",

@@ -42,7 +42,7 @@ describe("every command, and the experiments that come with the library,", funct
     ["experiments/flips"] = "flips.compare", ["experiments/gate_sweep"] = "sweep",
     ["experiments/gate_traffic"] = "traffic", ["experiments/layers"] = "layers", ["experiments/layouts"] = "sweep",
     ["experiments/overlap"] = "overlap", ["experiments/parity"] = "compare", ["experiments/peers"] = "compare",
-    ["experiments/serving_ab"] = "serve", ["experiments/serving_engine"] = "calibrate.fit",
+    ["experiments/serving_ab"] = "serve", ["experiments/serving_engine"] = "prediction.of",
     ["experiments/serving_workloads"] = "serve",
   }
   -- Commands about the checkout or the prompt itself: there is no result to hold.

@@ -19,10 +19,10 @@ M._rooms = {
   { "decide", { "axis", "sweep", "curve", "gate", "cost", "machine", "overlap", "layers", "score", "regret", "gate_table",
     "gate_bisect" } },
   { "serve", { "trace", "workload", "scheduler", "metrics", "engine", "calibrate", "published", "engine_preset", "serve",
-    "engine_ab", "traffic" } },
+    "engine_ab", "traffic", "prediction", "questions" } },
   { "report", { "source", "diff", "export", "gate_report", "race_report", "blas_report", "page", "pictures", "plot", "results",
     "bundle" } },
-  { "cli", { "cli", "options", "interrupt", "progress", "experiment", "sweeper", "bench", "race", "info" } },
+  { "cli", { "cli", "options", "interrupt", "progress", "experiment", "sweeper", "bench", "race", "serving", "info" } },
 }
 
 --- Their names in that order, and the room of each.

@@ -107,6 +107,8 @@ describe("experiment", function()
     assert.equal(2, e.failed)
     e:add { record("error", "mine"), record("invalid", "mine") }
     assert.equal(4, e.failed)
+    e:add { { kind = "serving", error = "no row was routed" }, { kind = "serving" } }
+    assert.equal(5, e.failed)
     local text, status = printed(function() return e:finish { title = "X", text = "table", markdown = "" } end)
     assert.same({ "table", exit.FAILED }, { text, status }) -- without --out nothing is written
   end)

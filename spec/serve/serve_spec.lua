@@ -246,3 +246,33 @@ describe("What if", function()
     assert.same({ 2, "serving_ab: --min-sq: has no effect with --arms (--help lists the options)\n" }, { status, err })
   end)
 end)
+
+describe("records of serving", function()
+  it("are one an arm, with the share of rows that native heads got", function()
+    local ab = serve.run { workload = "cold32k", engine = toy(), arms = { "padded", "gate 2048" } }
+    local list = ab:records { id = "x" }
+    assert.same({ "serving", "cold32k", "toy", "padded", "x" },
+      { list[1].kind, list[1].workload, list[1].engine, list[1].arm, list[1].run.id })
+    assert.equal(ab.rows[2].figures.ttft_s, list[2].figures.ttft_s)
+    local rows, columns = serve.record_table(list)
+    assert.same({ "gate 2048", ab.rows[2].change.ttft_s.mean, 1 }, { rows[2].arm, rows[2].ttft_change, rows[2].native })
+    assert.same({ 0, nil }, { rows[1].native, rows[1].ttft_change })
+    assert.equal("workload", columns[1].key)
+  end)
+
+  it("are what serving_workloads keeps, in a folder of its own and in a device's evidence", function()
+    local folder = helper.folder()
+    local status, out, err = process.run { "./fewhead", "run", "serving_workloads", "--arms", "padded,gate 2048", "--out",
+      folder .. "results/box" }
+    assert.same({ 0, "" }, { status, err })
+    assert.matches("\nwritten to [^\n]+%-serving_workloads: records.jsonl, report.md, run.json\n"
+      .. "copied to [^\n]+/results/box: serving.jsonl, serving.md\n$", out)
+    local arms = {}
+    for record in require("fewhead.base.json").lines(folder .. "results/box/serving.jsonl") do
+      assert.equal("serving", record.kind)
+      arms[record.arm] = (arms[record.arm] or 0) + 1
+    end
+    assert.same({ padded = #workload.names(), ["gate 2048"] = #workload.names() }, arms)
+    process.remove(folder)
+  end)
+end)

@@ -80,11 +80,12 @@ end
 -- Whether what a record says is a failure; a provider need not take every call.
 local function is_wrong(record)
   local parity = record.parity
+  if record.error then return true end
   return parity and parity.status ~= "pass" and not (parity.status == "invalid" and parity.refused and not records.is_own(record))
 end
 
---- Take records: they are appended to the run's file at once, and those without a pass are counted, unless a provider refused the
--- call. After an error of the disk records are kept here alone, and finish() says so.
+--- Take records: they are appended to the run's file at once, and those without a pass, or with an error, are counted, unless a
+-- provider refused the call. After an error of the disk records are kept here alone, and finish() says so.
 function Experiment:add(list)
   for _, record in ipairs(list) do
     self.records[#self.records + 1] = record

@@ -246,20 +246,59 @@ function Ab:acceptance_noise(from, to)
   return figures[2] / figures[1] - 1
 end
 
--- ---- Printing -------------------------------------------------------------------------------------------------------
+-- ---- Records --------------------------------------------------------------------------------------------------------
 
-local function percent(change)
-  if not change then return nil end
-  if change.lo then return ("%+.1f %% (%+.1f to %+.1f)"):format(100 * change.mean, 100 * change.lo, 100 * change.hi) end
-  return ("%+.1f %%"):format(100 * change.mean)
-end
-
+-- The share of the rows that native heads got.
 local function share(rows)
   local total, native = 0, 0
   for path, n in pairs(rows) do
     total, native = total + n, native + (path ~= "padded" and n or 0)
   end
   return total > 0 and native / total or 0
+end
+
+--- A record an arm, for a file of records: { kind = "serving", workload =, engine = names, arm =, figures =, change =,
+-- counters =, error = as in the row, run = header }. header: of fh.run.
+function Ab:records(header)
+  local list = {}
+  for i, row in ipairs(self.rows) do
+    list[i] = { kind = "serving", workload = self.workload.name, engine = self.engine.name, arm = row.name,
+      figures = row.figures, change = row.change, counters = row.counters, error = row.error, run = header }
+  end
+  return list
+end
+
+local function percent_of(format) return function(v) return format:format(100 * v) end end
+
+-- Columns of M.record_table.
+local RECORD_COLUMNS = {
+  { key = "workload", align = "left" }, { key = "arm", align = "left" },
+  { key = "total", title = "total tok/s", format = "%.0f" },
+  { key = "total_change", title = "change", format = percent_of "%+.1f %%" },
+  { key = "ttft", title = "mean TTFT s", format = "%.3f" },
+  { key = "ttft_change", title = "change", format = percent_of "%+.1f %%" },
+  { key = "p99", title = "p99 TTFT s", format = "%.3f" }, { key = "attention", title = "attention s", format = "%.2f" },
+  { key = "native", title = "native rows", format = percent_of "%.1f %%" },
+}
+
+--- Rows and columns for fh.table of records that ab:records made, of several workloads.
+function M.record_table(records)
+  local rows = {}
+  for i, r in ipairs(args.table("serve.record_table: records", records)) do
+    local figures, change = r.figures or {}, r.change or {}
+    rows[i] = { workload = r.workload, arm = r.arm, total = figures.total_tok_s, ttft = figures.ttft_s, p99 = figures.ttft_p99_s,
+      total_change = change.total_tok_s and change.total_tok_s.mean, ttft_change = change.ttft_s and change.ttft_s.mean,
+      attention = r.counters.attention_s, native = share(r.counters.rows) }
+  end
+  return rows, RECORD_COLUMNS
+end
+
+-- ---- Printing -------------------------------------------------------------------------------------------------------
+
+local function percent(change)
+  if not change then return nil end
+  if change.lo then return ("%+.1f %% (%+.1f to %+.1f)"):format(100 * change.mean, 100 * change.lo, 100 * change.hi) end
+  return ("%+.1f %%"):format(100 * change.mean)
 end
 
 --- Rows and columns for fh.table.text. The column `steady` is total tokens a second over the middle of the run, without
