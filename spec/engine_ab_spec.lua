@@ -68,24 +68,61 @@ describe("engine_ab", function()
     assert.matches("engine_ab: .*none%.jsonl", err)
   end)
 
-  it("starts the bench with what was asked for, and fails when the bench fails", function()
+  -- A stand-in for Python: keeps its words, adds a line to what it finds, and ends with the status in a file.
+  local function stand_in(status)
     local lines = {}
     for i, r in ipairs(three()) do lines[i] = json.encode(r) end
     process.write(folder .. "records", table.concat(lines, "\n") .. "\n")
+    process.write(folder .. "status", tostring(status))
     local python = process.write(folder .. "python", ([[#!/bin/sh
 echo "$@" >%sargs
-mkdir -p %sout && cp %srecords %sout/engine.jsonl
+mkdir -p "$3"
+[ -f "$3/engine.jsonl" ] && tail -n +2 %srecords >>"$3/engine.jsonl" || cp %srecords "$3/engine.jsonl"
+echo '# A page' >"$3/engine.md"
 exit $(cat %sstatus)
-]]):format(folder, folder, folder, folder, folder))
+]]):format(folder, folder, folder, folder))
     helper.shell("chmod +x " .. python)
-    for status = 0, 1 do
-      process.write(folder .. "status", tostring(status))
-      local got, out = process.run { "./fewhead", "run", "experiments/engine_ab.lua", "--out", folder .. "out", "--seconds", "30",
-        "--resume", "--parts", "glm", "--runs", "2", "--python", python }
-      assert.equal(status, got)
-      assert.matches("auto%-shared", out)
-    end
-    assert.equal(("engines/vllm/bench.py --out %sout --seconds 30 --resume --parts glm --runs 2\n"):format(folder),
+    return python
+  end
+
+  local function start(status, out, ...)
+    return process.run { "./fewhead", "run", "experiments/engine_ab.lua", "--out", folder .. out, "--seconds", "30",
+      "--parts", "glm", "--runs", "2", "--python", stand_in(status), ... }
+  end
+
+  local function lines_of(path) return select(2, helper.read(folder .. path):gsub("\n", "")) end
+
+  it("starts the bench with what was asked for, in a folder of the run's own", function()
+    local status, out = start(0, "out")
+    assert.equal(0, status)
+    assert.matches("auto%-shared", out)
+    local run = out:match("\nwritten to (%S+): engine, records.jsonl, report.md, run.json\n$")
+    assert.matches("%-engine_ab$", run)
+    assert.equal(("engines/vllm/bench.py --out %s/engine --seconds 30 --parts glm --runs 2\n"):format(run),
       helper.read(folder .. "args"))
+    assert.equal("# A page\n", helper.read(run .. "/report.md"))
+    assert.same({ 3, "complete" }, { lines_of "out/latest/records.jsonl",
+      json.decode(helper.read(folder .. "out/latest/run.json")).state })
+  end)
+
+  it("fails when the bench fails, goes on with that run, and copies it to the evidence when it is whole", function()
+    local status, out = start(1, "results/box")
+    assert.equal(1, status)
+    assert.matches("\nnot copied to [^\n]+/results/box: the run is not whole\n$", out)
+    assert.equal("partial", json.decode(helper.read(folder .. "results/local/latest/run.json")).state)
+    local first = out:match("\nwritten to (%S+): ")
+    status, out = start(0, "results/box", "--resume")
+    assert.same({ 0, first }, { status, out:match("\nwritten to (%S+): ") })
+    assert.matches(" %-%-resume\n$", helper.read(folder .. "args"))
+    assert.equal(5, lines_of "results/local/latest/records.jsonl")
+    assert.equal(5, lines_of "results/box/engine.jsonl")
+    assert.equal("engine.jsonl\nengine.md", (helper.shell("ls " .. folder .. "results/box")))
+  end)
+
+  it("goes on with the evidence where there is no run of its own", function()
+    helper.shell("mkdir -p " .. folder .. "results/box")
+    process.write(folder .. "results/box/engine.jsonl", json.encode(three()[1]) .. "\n")
+    local status = start(0, "results/box", "--resume")
+    assert.same({ 0, 3 }, { status, lines_of "results/box/engine.jsonl" })
   end)
 end)

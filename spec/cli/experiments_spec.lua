@@ -7,13 +7,23 @@ describe("fewhead experiments", function()
     assert.is_truthy(out:find("\ngate_sweep         Where do native heads beat padded ones on this machine?", 1, true), out)
   end)
 
-  it("prints a whole sentence of each, and every head comment says what the answer was", function()
+  -- One idea a file: what is longer has machinery that belongs into a module.
+  local FEWEST_LINES, MOST_LINES = 15, 60
+
+  it("are one question each, with its answer, the command and at most 60 lines", function()
+    local count = 0
     for _, one in ipairs(require("fewhead.cli.help").experiments()) do
+      count = count + 1
+      local text = process.read(one.path)
+      local head = text:match("^(.-)\nlocal ")
+      assert.matches("^%-%- %u[^\n]*%?", head, one.name .. ": no question in its first line")
       assert.matches("[.?]$", one.about, one.name)
-      local head = process.read(one.path):match("^(.-)\nlocal ")
       assert.is_truthy(head:find("\n%-%- Answer[: ]"), one.name .. ": no answer")
       assert.is_truthy(head:find("\n%-%-   %./fewhead run ") or head:find("\n%-%-   make "), one.name .. ": no command")
+      local _, lines = text:gsub("\n", "")
+      assert.is_true(lines >= FEWEST_LINES and lines <= MOST_LINES, ("%s: %d lines"):format(one.name, lines))
     end
+    assert.is_true(count >= 16)
   end)
 
   it("refuses words after it", function()

@@ -30,16 +30,17 @@ end
 
 --- Open what a script needs, or end it with the reason. opt: the script's options: device (default: the default device), out, a
 -- folder of runs or results/DEVICE (nil: nothing is written), tags. o: evidence, what the run's files are called in
--- results/DEVICE (default: name); unit, what is measured one after the other ("cell"); total, how many. Returns { name, opt,
--- device, on_cpu, run = header of fh.run, line = the progress line, records = those added, failed = how many things went wrong,
--- which the script may raise, interrupted, folder = the run's, made with the first record }.
+-- results/DEVICE (default: name); unit, what is measured one after the other ("cell"); total, how many; resume, true to go on
+-- with the newest run of that name. Returns { name, opt, device, on_cpu, run = header of fh.run, line = the progress line,
+-- records = those added, failed = how many things went wrong, which the script may raise, interrupted, folder = the run's, made
+-- with the first record }.
 function M.open(name, opt, o)
   o = o or {}
   local dev = M.need(name, options.open_device(opt.device or device.default_name()))
   local self = setmetatable({
     name = name, opt = opt, device = dev, on_cpu = dev.kind == "cpu", run = tags.into(run.header(dev), opt.tags), records = {},
     failed = 0, interrupted = false, unit = o.unit or "cell",
-    line = progress.new { total = o.total, noun = o.unit and o.unit .. "s" }, called = o.evidence or name,
+    line = progress.new { total = o.total, noun = o.unit and o.unit .. "s" }, called = o.evidence or name, resume = o.resume,
   }, Experiment)
   if opt.out then
     local out = run.folder(opt.out, self.run)
@@ -67,11 +68,14 @@ function Experiment:during(f)
   end)
 end
 
--- Make the run's folder, once. true | nil, err.
+-- Make the run's folder, once, or go on with the newest of this experiment. true | nil, err.
 local function start(self)
   if self.store then return true end
   local header = self.run
-  local made, err = store.create(self.runs, self.name, { argv = header.argv, date = header.date, commit = header.commit })
+  local head = { experiment = self.name, argv = header.argv, date = header.date, commit = header.commit }
+  local before = self.resume and store.folder(self.runs, store.is_of(self.name))
+  local made, err
+  if before then made, err = store.reopen(before) else made, err = store.create(self.runs, self.name, head) end
   if not made then return nil, err end
   self.store, self.folder = made, made.folder
   return true
@@ -82,6 +86,21 @@ local function is_wrong(record)
   local parity = record.parity
   if record.error then return true end
   return parity and parity.status ~= "pass" and not (parity.status == "invalid" and parity.refused and not records.is_own(record))
+end
+
+--- The run's folder, made now: for a script whose records another program writes. Ends the script where it cannot be made.
+function Experiment:make_folder()
+  self:need(start(self))
+  return self.folder
+end
+
+--- Put these records in the place of all that the run has.
+function Experiment:rewrite(list)
+  self.records = list
+  if not self.runs then return end
+  local ok, err = start(self)
+  if ok then ok, err = self.store:rewrite(list) end
+  if not ok then self.write_error = err end
 end
 
 --- Take records: they are appended to the run's file at once, and those without a pass, or with an error, are counted, unless a
@@ -133,17 +152,19 @@ end
 local function keep(self, report)
   local started, why = start(self)
   if not started then return nil, self.write_error or why end
-  local text = ("# %s\n\n%s%s\n"):format(report.title, list_of(M.made_by(self.run)), (report.markdown:gsub("\n+$", "")))
+  local text = report.page or ("# %s\n\n%s%s\n"):format(report.title, list_of(M.made_by(self.run)),
+    (report.markdown:gsub("\n+$", "")))
   local ok, err = file.write(self.folder .. "/report.md", text)
-  local ended, reason = self.store:finish { state = self.interrupted and "interrupted" or "complete", records = #self.records }
+  local state = self.interrupted and "interrupted" or report.partial and "partial" or "complete"
+  local ended, reason = self.store:finish { state = state, records = #self.records }
   if not (ok and ended) or self.write_error then return nil, self.write_error or err or reason end
-  ok, err = M.publish(self.folder, self.evidence, self.called, not self.interrupted)
+  ok, err = M.publish(self.folder, self.evidence, self.called, state == "complete")
   return ok, err
 end
 
 --- End the experiment: print the text, write the report, say where both lie. report: title; text, for the terminal, or nil where
--- all is printed; markdown, for report.md below the title and what made it. Returns the exit status: 0, 1 where something failed,
--- 130 after Ctrl-C.
+-- all is printed; markdown, for report.md below the title and what made it, or page, all of report.md; partial, true where the
+-- run is not whole. Returns the exit status: 0, 1 where something failed, 130 after Ctrl-C.
 function Experiment:finish(report)
   self.line:clear()
   if self.interrupted and #self.records == 0 then

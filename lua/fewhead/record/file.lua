@@ -71,6 +71,18 @@ function Writer:discard()
   os.remove(self.temporary)
 end
 
+--- The text of a file | nil, error.
+function M.read(path)
+  args.string("file.read: path", path, 2)
+  local file, err = io.open(path, "rb")
+  if not file then return nil, err end
+  local text
+  text, err = file:read("*a")
+  file:close()
+  if not text then return nil, ("%s: %s"):format(path, err) end
+  return text
+end
+
 --- Write a whole file at once, atomically. true | nil, error.
 function M.write(path, text)
   args.string("file.write: path", path, 2)

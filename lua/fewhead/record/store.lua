@@ -83,18 +83,17 @@ function M.writable(out)
   return true
 end
 
-local function read(path)
-  local handle, err = io.open(path, "rb")
-  if not handle then return nil, err end
-  local text
-  text, err = handle:read("*a")
-  handle:close()
-  return text, err and ("%s: %s"):format(path, err)
+local function is_file(path)
+  local handle = io.open(path, "rb")
+  local folder = io.open(path .. "/.")
+  if handle then handle:close() end
+  if folder then folder:close() end
+  return handle ~= nil and folder == nil
 end
 
---- Copy the files of the run in `folder` to `evidence`, run.json left out: records.jsonl is called NAME.jsonl there, report.md
--- NAME.md and report_x.svg NAME_x.svg, in links between them too; other files keep their names. Each takes the place of an
--- earlier one. Returns the list of their names | nil, error.
+--- Copy the files of the run in `folder` to `evidence`, run.json and folders left out: records.jsonl is called NAME.jsonl there,
+-- report.md NAME.md and report_x.svg NAME_x.svg, in links between them too; other files keep their names. Each takes the place of
+-- an earlier one. Returns the list of their names | nil, error.
 function M.publish(folder, evidence, name)
   args.string("store.publish: folder", folder)
   args.string("store.publish: evidence", evidence)
@@ -102,8 +101,8 @@ function M.publish(folder, evidence, name)
   local names = {}
   for _, path in ipairs(posix.glob(folder, "/*")) do
     local own = path:match("[^/]+$")
-    if own ~= HEAD then
-      local text, err = read(path)
+    if own ~= HEAD and is_file(path) then
+      local text, err = file.read(path)
       if not text then return nil, err end
       local to = own == RECORDS and name .. ".jsonl" or own:gsub("^report", name)
       if own:find("%.md$") then text = text:gsub("%]%(report", "](" .. name) end
@@ -202,17 +201,26 @@ function M.head(folder)
   return head
 end
 
---- Go on with the run in a folder: run.done = { [id] = list of records } and run.order = the ids in the file's order are what it
--- has. A torn line or cell at the end is cut off. nil, error: no run, damaged, or another process is writing to it.
-function M.resume(folder)
-  args.string("store.resume: folder", folder)
+--- Go on with the run in a folder, whatever its records are: they are not read. nil, error: no run, or another process is writing
+-- to it.
+function M.reopen(folder)
+  args.string("store.reopen: folder", folder)
   local head, err = M.head(folder)
   if not head then return nil, err end
   folder = head.name and folder:gsub("/" .. LATEST .. "/*$", "/" .. head.name) or folder -- another run may become the latest
-  local run = setmetatable({ head = head, folder = folder, name = folder:match("([^/]+)/*$") }, Run)
+  local run = setmetatable({ head = head, folder = folder, name = folder:match("([^/]+)/*$"), done = {}, order = {} }, Run)
   local ok
   ok, err = open_records(run)
   if not ok then return nil, err end
+  run.bytes = run.file:seek("end")
+  return run
+end
+
+--- Go on with the run in a folder: run.done = { [id] = list of records } and run.order = the ids in the file's order are what it
+-- has. A torn line or cell at the end is cut off. nil, error: no run, damaged, or another process is writing to it.
+function M.resume(folder)
+  local run, err = M.reopen(folder)
+  if not run then return nil, err end
   local handle = assert(io.open(run.path, "rb"))
   local text = handle:read("*a")
   handle:close()
@@ -220,6 +228,7 @@ function M.resume(folder)
   run.done, run.order, whole = read_cells(text)
   if not run.done then return nil, ("%s: %s"):format(run.path, run.order) end
   if whole < #text then
+    local ok
     ok, err = posix.truncate(run.path, whole)
     if not ok then return nil, err end
   end
@@ -270,26 +279,35 @@ function Run:add(id, at, list)
   return true
 end
 
+--- Put other records in the place of those of the file, at once. true | nil, error.
+function Run:rewrite(list)
+  local lines = {}
+  for i, record in ipairs(list) do lines[i] = json.encode(record) .. "\n" end
+  local text = table.concat(lines)
+  if self.file then self.file:close() end
+  local ok, err = file.write(self.path, text)
+  if ok then ok, err = open_records(self) end
+  if not ok then return nil, err end
+  self.bytes = #text
+  return true
+end
+
 --- Take cells out of the file: drop(records of a cell) says which. The new file takes the old one's place at once. Returns how
 -- many were taken out | nil, error.
 function Run:drop(drop)
-  local kept, text, dropped = {}, {}, 0
+  local kept, list, dropped = {}, {}, 0
   for _, id in ipairs(self.order) do
     if drop(self.done[id]) then
       self.done[id], dropped = nil, dropped + 1
     else
       kept[#kept + 1] = id
-      for _, record in ipairs(self.done[id]) do text[#text + 1] = json.encode(record) .. "\n" end
+      for _, record in ipairs(self.done[id]) do list[#list + 1] = record end
     end
   end
   if dropped == 0 then return 0 end
   self.order = kept
-  self.file:close()
-  local whole = table.concat(text)
-  local ok, err = file.write(self.path, whole)
-  if ok then ok, err = open_records(self) end
+  local ok, err = self:rewrite(list)
   if not ok then return nil, err end
-  self.bytes = #whole
   return dropped
 end
 
@@ -323,16 +341,13 @@ end
 
 -- ---- Finding runs ------------------------------------------------------------------------------------------------------------
 
-local function is_file(path)
-  local handle = io.open(path, "rb")
-  local folder = io.open(path .. "/.")
-  if handle then handle:close() end
-  if folder then folder:close() end
-  return handle ~= nil and folder == nil
-end
-
 --- Whether the run with this head is one of fh.sweep's, whose records stand by cells: for M.folder and M.find.
 function M.is_sweep(head) return head.plan ~= nil end
+
+--- The same for the runs of an experiment, whose head names it (fewhead.cli.experiment): a function of a head.
+function M.is_of(experiment)
+  return function(head) return head.experiment == experiment end
+end
 
 -- Whether `folder` is one of a run that `is` takes.
 local function is_run(folder, is)
@@ -358,7 +373,8 @@ function M.folder(path, is)
   if is_run(path) then return path end
   local found = newest(path, is)
   if found then return found end
-  if is == M.is_sweep and newest(path) then return nil, path .. ": no run of a sweep in it" end
+  local other = is and newest(path)
+  if other then return nil, ("%s: no run of %s in it"):format(path, is == M.is_sweep and "a sweep" or "that kind") end
   return nil, ("%s: no run in it, wanted a folder with %s or %s in it"):format(path, RECORDS, LATEST)
 end
 

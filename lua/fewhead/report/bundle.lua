@@ -36,13 +36,6 @@ local function made_of(folder)
   return texts, head
 end
 
-local function read(path)
-  local handle = assert(io.open(path, "rb"))
-  local text = handle:read("*a")
-  handle:close()
-  return text
-end
-
 -- Write the archive: a folder NAME with these files. true | nil, error.
 local function pack(tar, name, texts)
   local scratch = os.tmpname()
@@ -69,7 +62,7 @@ function M.run(run, options)
   if not folder then return nil, err end
   local texts, head = made_of(folder)
   if not texts then return nil, head end
-  for _, member in ipairs { "records.jsonl", "run.json" } do texts[member] = read(folder .. "/" .. member) end
+  for _, member in ipairs { "records.jsonl", "run.json" } do texts[member] = assert(file.read(folder .. "/" .. member)) end
   local self = setmetatable({ name = head.name or "run", members = { "records.jsonl", "run.json", "fingerprint.json" } }, Bundle)
   for _, member in ipairs(texts["gates.json"] and { "gates.json", "gates.env" } or {}) do
     self.members[#self.members + 1] = member

@@ -6,9 +6,38 @@
 -- A cell is a model, a workload, a kind of lists and how decode steps ran; its arms are what ran it. A cold workload has one
 -- record an arm with all its samples, a closed loop one record a run.
 local json = require "fewhead.base.json"
+local option = require "fewhead.base.option"
+local shell = require "fewhead.base.shell"
 local stats = require "fewhead.measure.stats"
 
 local M = {}
+
+--- The options of engines/vllm/bench.py that start takes (fewhead.base.option).
+M.rows = option.rows("engine_ab", {
+  { "--seconds", "NUMBER", "time for all parts", default = 480, lo = 1 },
+  { "--parts", "TEXT", "of check, glm, v4 (default all)" },
+  { "--workloads", "TEXT", "of cold8k, C16x8kx48, short-after-8k, cold32k, C4x32kx12, cold128k (default all)" },
+  { "--lists", "TEXT", "of indexer, local (default both)" },
+  { "--runs", "N", "runs of a closed loop and arm (default 3)", lo = 1 },
+  { "--arms", "TEXT", "of flashmla, fa3, gate, gather, auto, auto-shared (default all)" },
+  { "--graphs", "TEXT", "arms of glm with decode steps as CUDA graphs, an engine for each" },
+  { "--together", nil, "start all engines at once, then measure in turns" },
+  { "--resume", nil, "go on with the newest run, and measure what is missing" },
+  { "--site", "FILE", "archive of a site-packages folder with vLLM" },
+  { "--python", "FILE", "the Python that has vLLM (default python3)" },
+})
+
+--- Start the bench in this folder, with the options of M.rows, and wait for its end: whether it measured all, as os.execute says.
+function M.start(folder, o)
+  local words = { shell.quote(o.python or "python3"), "engines/vllm/bench.py", "--out", shell.quote(folder) }
+  for _, row in ipairs(M.rows.list) do
+    local value = o[row.key]
+    if value and row.key ~= "python" then
+      words[#words + 1] = row.flag .. (row.metavar and " " .. shell.quote(tostring(value)) or "")
+    end
+  end
+  return os.execute(table.concat(words, " ")) == 0
+end
 
 --- Arms that run the engine's own kernels: padded FlashMLA, and FA3 sparse.
 M.OWN = { flashmla = true, fa3 = true }
@@ -96,6 +125,40 @@ function M.best_own(cell, name)
     if value and (not best or (more and value > best) or (not more and value < best)) then best = value end
   end
   return best
+end
+
+local function share(value, of) return value and of and value / of end
+
+-- Columns of M.table.
+local COLUMNS = {
+  { key = "cell", align = "left" }, { key = "arm", align = "left" }, { key = "n", format = "%d" },
+  { key = "ttft", title = "TTFT ms", format = "%.1f" }, { key = "ttft_share", title = "of best own", format = "%.2f" },
+  { key = "tpot", title = "TPOT ms", format = "%.2f" }, { key = "total", title = "tok/s", format = "%.0f" },
+  { key = "low", title = "least", format = "%.0f" }, { key = "high", title = "most", format = "%.0f" },
+  { key = "total_change", title = "change %", format = "%+.1f" }, { key = "attention", title = "attention ms", format = "%.1f" },
+  { key = "attention_share", title = "of best own", format = "%.2f" }, { key = "worst", title = "max error", format = "%.1e" },
+}
+
+--- Rows and columns for fh.table of cells, a row an arm, beside the better of the engine's own; and the cells' notes, each once.
+function M.table(cells)
+  local rows, notes, said = {}, {}, {}
+  for _, cell in ipairs(cells) do
+    local best = {}
+    for _, name in ipairs(M.FIGURES) do best[name] = M.best_own(cell, name) end
+    for _, name in ipairs(cell.order) do
+      local arm = cell.arms[name]
+      local faster = share(arm.total_tok_s, best.total_tok_s)
+      rows[#rows + 1] = {
+        arm = name, n = arm.n, cell = ("%s, %d layers, %s"):format(cell.model, cell.layers, cell.name), ttft = arm.ttft_ms,
+        ttft_share = share(arm.ttft_ms, best.ttft_ms), tpot = arm.tpot_ms, total = arm.total_tok_s,
+        total_change = faster and 100 * (faster - 1), low = arm.low.total_tok_s, high = arm.high.total_tok_s,
+        attention = arm.attention_ms, attention_share = share(arm.attention_ms, best.attention_ms), worst = arm.max_abs,
+      }
+    end
+    if cell.note and not said[cell.note] then notes[#notes + 1] = ("%s: %s"):format(cell.model, cell.note) end
+    said[cell.note or ""] = true
+  end
+  return rows, COLUMNS, notes
 end
 
 -- Adds the numbers of nested tables.
