@@ -1,14 +1,16 @@
 /*
- * The library file of a package that holds FlashMLA. The file is read before any of its code runs. Loading it registers
- * its operators with PyTorch.
+ * The library file of a package that holds an attention kernel. The file is read before any of its code runs. Loading it
+ * registers its operators with PyTorch.
  *
- * The operator is sparse_prefill_fwd(q, kv, indices, sm_scale, d_v, ..) -> [out, max_logits, lse]. Later packages have
- * more arguments after d_v, always added at the end:
+ * FlashMLA's operator is sparse_prefill_fwd(q, kv, indices, sm_scale, d_v, ..) -> [out, max_logits, lse]. Later packages
+ * have more arguments after d_v, always added at the end:
  *
  *     arguments                        seen in
  *     none                             FlashMLA of 2025, sglang-kernel 0.4.2
  *     attn_sink, topk_length           sglang-kernel 0.4.4 and later
  *     attn_sink, topk_length, out      vLLM 0.24 and later
+ *
+ * FlashAttention 3's operator is fwd(q, k, v, ..) -> [out, lse, ..] with 37 arguments, the same in vLLM 0.26 and 0.33.
  *
  * PyTorch calls an operator with as many values as its schema has arguments and does not check them. So the schema is
  * read from the file first, and a file with an unknown schema is refused.
@@ -21,11 +23,14 @@
 
 enum { FM_SINK = 1, FM_LENGTHS = 2, FM_OUT = 3 }; /* arguments after d_v, up to and including this one */
 
+typedef enum fm_family { FM_FLASHMLA, FM_FA3, FM_FAMILIES } fm_family;
+
 typedef struct fm_extension {
-  int32_t module;         /* which known package the file belongs to */
+  int32_t module; /* which known package the file belongs to */
+  fm_family family;
   char operator_name[64]; /* "_flashmla_C::sparse_prefill_fwd" */
-  int32_t optional;       /* arguments after d_v, 0 .. 3 */
-  int32_t few_heads;      /* 1 if it has a kernel for 8, 16 and 32 heads on compute capability 9.0 */
+  int32_t optional;       /* of FlashMLA: arguments after d_v, 0 .. 3 */
+  int32_t few_heads;      /* 1 if it has FlashMLA's kernel for 8, 16 and 32 heads on compute capability 9.0 */
 } fm_extension;
 
 /* Read the operator's description from the file at `path`. Returns 0, or 1 with one line in text. */

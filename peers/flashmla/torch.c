@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -63,7 +64,7 @@ int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_b
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 fm_shape fm_dense(int64_t rank, int64_t a, int64_t b, int64_t c) {
-  fm_shape shape = {rank, {a, b, c}, {1, 1, 1}};
+  fm_shape shape = {rank, {a, b, c, 1}, {1, 1, 1, 1}};
   for (int64_t i = rank - 2; i >= 0; i--) shape.strides[i] = shape.strides[i + 1] * shape.sizes[i + 1];
   return shape;
 }
@@ -82,8 +83,8 @@ int fm_new(const fm_torch *torch, fm_place place, int32_t dtype, fm_shape shape,
                                          made) != 0;
 }
 
-int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, fm_tensor *made) {
-  return torch->aoti_torch__reinterpret_tensor(tensor, shape.rank, shape.sizes, shape.strides, 0, made) != 0;
+int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, int64_t offset, fm_tensor *made) {
+  return torch->aoti_torch__reinterpret_tensor(tensor, shape.rank, shape.sizes, shape.strides, offset, made) != 0;
 }
 
 int fm_fill(const fm_torch *torch, fm_tensor tensor, int32_t dtype, const void *value) {
@@ -108,17 +109,19 @@ void fm_drop(const fm_torch *torch, fm_tensor *tensor) {
 
 /* ---- Operators --------------------------------------------------------------------------------------------------- */
 
+fm_value fm_some(const fm_torch *torch, fm_value value) {
+  fm_value *boxed = torch->operator_new(sizeof *boxed);
+  *boxed = value;
+  return (fm_value)(uintptr_t)boxed;
+}
+
 int fm_argument(const fm_torch *torch, fm_tensor tensor, int optional, fm_value *value) {
   fm_tensor handle;
   *value = 0;
   if (!tensor) return !optional;
   if (torch->aoti_torch_new_tensor_handle(tensor, &handle)) return 1;
   *value = (fm_value)(uintptr_t)handle;
-  if (optional) {
-    fm_value *boxed = torch->operator_new(sizeof *boxed);
-    *boxed = *value;
-    *value = (fm_value)(uintptr_t)boxed;
-  }
+  if (optional) *value = fm_some(torch, *value);
   return 0;
 }
 
@@ -132,17 +135,47 @@ int fm_call(const fm_torch *torch, const char *name, const char *overload, fm_va
   return torch->torch_call_dispatcher(name, overload, stack, SHIM_VERSION) != 0;
 }
 
+int fm_take_list(const fm_torch *torch, fm_value value, fm_tensor *tensors, size_t wanted) {
+  fm_list list = (fm_list)(uintptr_t)value;
+  size_t count = 0;
+  int failed = torch->torch_list_size(list, &count) != 0;
+  for (size_t i = 0; !failed && i < count; i++) {
+    fm_value item;
+    failed = torch->torch_list_get_item(list, i, &item) != 0;
+    fm_tensor tensor = (fm_tensor)(uintptr_t)(failed ? 0 : item);
+    if (i < wanted) tensors[i] = tensor;
+    else fm_drop(torch, &tensor);
+  }
+  torch->torch_delete_list(list);
+  return failed || count != wanted;
+}
+
+/* Calls an operator that works in place on its first argument and returns the argument. */
+static int call_in_place(const fm_torch *torch, const char *name, const char *overload, fm_value *stack) {
+  if (fm_call(torch, name, overload, stack)) return 1;
+  fm_tensor result = (fm_tensor)(uintptr_t)stack[0];
+  fm_drop(torch, &result);
+  return 0;
+}
+
 int fm_scale(const fm_torch *torch, fm_tensor tensor, float factor) {
   const fm_place host = {torch->aoti_torch_device_type_cpu(), 0};
   fm_value stack[2];
-  fm_tensor number = NULL, result = NULL;
+  fm_tensor number = NULL;
   const int failed = fm_view(torch, host, &factor, torch->aoti_torch_dtype_float32(), fm_dense(0, 1, 1, 1), &number) ||
                      fm_argument(torch, tensor, 0, &stack[0]) || fm_argument(torch, number, 0, &stack[1]) ||
-                     fm_call(torch, "aten::mul_", "Tensor", stack);
-  if (!failed) result = (fm_tensor)(uintptr_t)stack[0];
-  fm_drop(torch, &result);
+                     call_in_place(torch, "aten::mul_", "Tensor", stack);
   fm_drop(torch, &number);
   return failed;
+}
+
+int fm_turn_infinity(const fm_torch *torch, fm_tensor tensor) {
+  fm_value stack[4]; /* the tensor, and what replaces NaN, +inf and -inf */
+  if (fm_argument(torch, tensor, 0, &stack[0])) return 1;
+  stack[1] = fm_some(torch, fm_float((double)NAN));
+  stack[2] = fm_some(torch, fm_float((double)INFINITY));
+  stack[3] = fm_some(torch, fm_float((double)INFINITY));
+  return call_in_place(torch, "aten::nan_to_num_", "", stack);
 }
 
 /* ---- Messages of PyTorch ----------------------------------------------------------------------------------------- */

@@ -60,7 +60,7 @@ int fm_torch_load(const char *folder, fm_torch *torch, char *text, size_t text_b
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-enum { FM_MAX_RANK = 3 };
+enum { FM_MAX_RANK = 4 };
 
 typedef struct fm_shape {
   int64_t rank;
@@ -68,7 +68,7 @@ typedef struct fm_shape {
   int64_t strides[FM_MAX_RANK]; /* elements; none is negative */
 } fm_shape;
 
-/* A dense shape: rows without gaps, the last dimension contiguous. */
+/* A dense shape of at most three dimensions: rows without gaps, the last dimension contiguous. */
 fm_shape fm_dense(int64_t rank, int64_t a, int64_t b, int64_t c);
 
 /* The device of a tensor, in PyTorch's numbers. */
@@ -77,10 +77,11 @@ typedef struct fm_place {
   int32_t ordinal;
 } fm_place;
 
-/* Make a tensor: on the caller's memory; on new memory; on the memory of another tensor, from its first element on. */
+/* Make a tensor: on the caller's memory; on new memory; on the memory of another tensor, which begins `offset` elements
+ * before the new one. */
 int fm_view(const fm_torch *torch, fm_place place, const void *data, int32_t dtype, fm_shape shape, fm_tensor *made);
 int fm_new(const fm_torch *torch, fm_place place, int32_t dtype, fm_shape shape, fm_tensor *made);
-int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, fm_tensor *made);
+int fm_part(const fm_torch *torch, fm_tensor tensor, fm_shape shape, int64_t offset, fm_tensor *made);
 
 /* Set every element of the tensor to *value, which lies on the host and has the tensor's dtype. */
 int fm_fill(const fm_torch *torch, fm_tensor tensor, int32_t dtype, const void *value);
@@ -98,12 +99,21 @@ int fm_argument(const fm_torch *torch, fm_tensor tensor, int optional, fm_value 
 
 fm_value fm_float(double number);
 
+/* An optional argument that is given. PyTorch deletes it. */
+fm_value fm_some(const fm_torch *torch, fm_value value);
+
 /* Call "namespace::name" with the values in the stack as arguments. The results replace them. The stack may be
  * longer than the operator's list of arguments: the operator does not look at the rest, which stays the caller's. */
 int fm_call(const fm_torch *torch, const char *name, const char *overload, fm_value *stack);
 
+/* Take the tensors of a list that an operator returned, and delete the list. Returns 1 unless it has `count` tensors. */
+int fm_take_list(const fm_torch *torch, fm_value list, fm_tensor *tensors, size_t count);
+
 /* Multiply every element by a number, in place. */
 int fm_scale(const fm_torch *torch, fm_tensor tensor, float factor);
+
+/* Replace every -inf by +inf, in place. */
+int fm_turn_infinity(const fm_torch *torch, fm_tensor tensor);
 
 /* ---- Messages of PyTorch ----------------------------------------------------------------------------------------- */
 

@@ -30,6 +30,14 @@ const char inferred[3][80] = {
 const char name[] = "sparse_prefill_fwd";
 #endif
 
+#if OPTIONAL == 0
+#define TYPES "TTTFI"
+#elif OPTIONAL == 2
+#define TYPES "TTTFItt"
+#else
+#define TYPES "TTTFIttt"
+#endif
+
 #ifndef LOGARITHM
 #define LOGARITHM exp(1)
 #endif
@@ -67,8 +75,6 @@ static tensor *fresh(int64_t rank, int64_t a, int64_t b, int64_t c, int32_t dtyp
   return t;
 }
 
-static const void *data_of(const tensor *t) { return t ? t->memory->data : NULL; }
-
 static int few(int64_t heads) {
 #ifdef FEW_HEADS
   extern int launch_small_heads;
@@ -82,10 +88,14 @@ static int few(int64_t heads) {
 int launch_small_heads = 1;
 #endif
 
-static int run(tensor *given[8], double scale, int64_t d_v, list **results) {
-  const tensor *q = given[0], *kv = given[1], *indices = given[2], *sink = given[5], *length = given[6];
+static int run(const argument given[MAX_ARGUMENTS], list **results) {
+  const tensor *q = given[0].tensor, *kv = given[1].tensor, *indices = given[2].tensor, *sink = given[5].tensor,
+               *length = given[6].tensor;
+  const double scale = given[3].number;
+  const int64_t d_v = given[4].integer;
   const int64_t rows = q->sizes[0], heads = q->sizes[1], d = q->sizes[2], width = indices->sizes[2];
-  seen_q = data_of(q), seen_kv = data_of(kv), seen_indices = data_of(indices), seen_topk_length = data_of(length);
+  seen_q = stub_data(q), seen_kv = stub_data(kv), seen_indices = stub_data(indices),
+  seen_topk_length = stub_data(length);
   seen_stream = stub_stream, seen_heads = heads, seen_width = width;
   calls++;
   if (raise_next) {
@@ -99,7 +109,7 @@ static int run(tensor *given[8], double scale, int64_t d_v, list **results) {
   if (((uintptr_t)seen_q | (uintptr_t)seen_kv | (uintptr_t)(kv->strides[0] * 2)) % 16 != 0)
     return stub_raise("misaligned");
   if (sink && sink->sizes[0] != heads) return stub_raise("attn_sink must have shape (h_q)");
-  tensor *out = given[7];
+  tensor *out = given[7].tensor;
   if (out) aoti_torch_new_tensor_handle(out, &out);
   else out = fresh(3, rows, heads, d_v, BF16);
   tensor *max_logits = fresh(2, rows, heads, 1, F32), *lse = fresh(2, rows, heads, 1, F32);
@@ -127,7 +137,7 @@ static int run(tensor *given[8], double scale, int64_t d_v, list **results) {
         sum += p;
         for (int64_t i = 0; i < d_v; i++) sums[i] += p * f32(key[i]);
       }
-      const double under = sum + (sink ? exp(((const float *)data_of(sink))[h] - most) : 0);
+      const double under = sum + (sink ? exp(((const float *)stub_data(sink))[h] - most) : 0);
       uint16_t *row = (uint16_t *)out->memory->data + (s * heads + h) * d_v;
       for (int64_t i = 0; i < d_v; i++) row[i] = sum > 0 ? bf16(sums[i] / under) : 0;
       const double unit = log(LOGARITHM);
@@ -147,7 +157,7 @@ __attribute__((constructor)) void register_operator(void) {
 #ifdef MISSING
   symbol_of_another_pytorch();
 #endif
-  stub_register("_flashmla_C::sparse_prefill_fwd", run, 5 + OPTIONAL);
+  stub_register("_flashmla_C::sparse_prefill_fwd", run, TYPES);
 }
 
 /* What Python would start the module with. */

@@ -53,14 +53,15 @@ describe("fewhead info", function()
     assert.is_truthy(out:find("VLLM_DSV41_FEWHEAD_MIN_SQ=a?[2Jb (native heads from this s_q up)", 1, true), out)
   end)
 
-  it("says whether there is a FlashMLA, and where it looked", function()
-    assert.matches("^not found: FEWHEAD_FLASHMLA: got \"/no/where\", wanted ", row(info({}, { FEWHEAD_FLASHMLA = "/no/where" }),
-      "FlashMLA"))
+  it("says whether there are FlashMLA and FlashAttention 3, and where it looked", function()
+    local out = info({}, { FEWHEAD_FLASHMLA = "/no/where", FEWHEAD_FA3 = "/not/there" })
+    assert.matches("^not found: FEWHEAD_FLASHMLA: got \"/no/where\", wanted ", row(out, "FlashMLA"))
+    assert.matches("^not found: FEWHEAD_FA3: got \"/not/there\", wanted ", row(out, "FA3"))
   end)
 
   it("says that no setting is set", function()
     assert.equal("none of fewhead's variables is set", row(info({}, { FEWHEAD_TRACE = false, FEWHEAD_LIB = false,
-      FEWHEAD_DEVICE = false, FEWHEAD_FLASHMLA = false }), "settings"))
+      FEWHEAD_DEVICE = false, FEWHEAD_FLASHMLA = false, FEWHEAD_FA3 = false }), "settings"))
   end)
 
   it("shows the gate in force", function()

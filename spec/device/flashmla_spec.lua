@@ -1,5 +1,5 @@
--- FlashMLA: where it is found, and the plug-in that runs it. What PyTorch and FlashMLA are to the plug-in is compiled here from
--- spec/c: their interfaces and FlashMLA's arithmetic and demands, on host memory.
+-- FlashMLA and FlashAttention 3: where they are found, and the plug-in that runs them. What PyTorch and the two are to the
+-- plug-in is compiled here from spec/c: their interfaces, and the two's arithmetic and demands, on host memory.
 local device = require "fewhead.device.device"
 local helper = require "spec.helper"
 local parity = require "fewhead.measure.parity"
@@ -19,6 +19,8 @@ if not pcall(ffi.typeof, "struct flashmla_stub") then
   int stub_alive(void);
   const void *seen_q, *seen_kv, *seen_indices, *seen_topk_length, *seen_stream;
   int64_t seen_heads, seen_width;
+  const void *seen_q_v, *seen_v, *seen_table;
+  int64_t seen_rope;
   int calls;
   const char *raise_next;
   void register_operator(void);
@@ -69,9 +71,9 @@ describe("FlashMLA", function()
   -- A package's library in a folder of this name, and a copy of the plug-in for it alone: a process gives each of its plug-ins
   -- one build of a package.
   local made, libraries, copies = {}, {}, {}
-  local function extension(name, flags)
+  local function extension(name, flags, source, file)
     if not made[name] then
-      made[name] = compile("flashmla_stub.c", ("%s%s/vllm/_flashmla_C.abi3.so"):format(folder, name),
+      made[name] = compile(source or "flashmla_stub.c", ("%s%s/vllm/%s"):format(folder, name, file or "_flashmla_C.abi3.so"),
         ("%s -L%s -Wl,--no-as-needed -l:libtorch_cuda.so -lm"):format(flags, torch_folder()))
       local copy = folder .. name .. "/plugin.so"
       helper.shell(("cp %s %s"):format(helper.quoted(plugin), helper.quoted(copy)))
@@ -86,7 +88,7 @@ describe("FlashMLA", function()
   describe("is found", function()
     -- A process whose environment has these settings and no others of ours.
     local function find(env, code)
-      local settings = { VIRTUAL_ENV = false, CONDA_PREFIX = false, FEWHEAD_FLASHMLA = false }
+      local settings = { VIRTUAL_ENV = false, CONDA_PREFIX = false, FEWHEAD_FLASHMLA = false, FEWHEAD_FA3 = false }
       for name, value in pairs(env) do settings[name] = value end
       local status, out, err = process.run({ "luajit", "-e", ("package.path = %q .. package.path\n"):format(
         process.root .. "/lua/?.lua;") .. (code or [[
@@ -179,12 +181,36 @@ describe("FlashMLA", function()
         "sgl_kernel/flashmla_ops*.so in it; the built-in padded path stands in", find { FEWHEAD_FLASHMLA = "/nowhere" })
     end)
 
+    local FIND_FA3 = [[
+      local found, reason = require("fewhead.device.flashmla").find { kernel = "fa3" }
+      print(found and table.concat({ found.package, found.extension, found.torch, found.torch_version }, "|") or reason)]]
+
+    it("as FlashAttention 3 in vLLM, or where FEWHEAD_FA3 says", function()
+      local file = "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"
+      local there = site("fa3", with_torch { [file] = "", ["vllm-0.33.0.dist-info/METADATA"] = "" })
+      local want = ("vllm 0.33.0|%s/%s|%s/torch/lib|2.11.0+cu130"):format(there, file, there)
+      local env = python("fa3-env", { torch = there .. "/torch", vllm = there .. "/vllm" })
+      assert.equal(want, find({ VIRTUAL_ENV = env }, FIND_FA3))
+      for _, path in ipairs { there, there .. "/vllm/", there .. "/vllm/vllm_flash_attn", there .. "/" .. file } do
+        assert.equal(want, find({ FEWHEAD_FA3 = path, VIRTUAL_ENV = "/nowhere" }, FIND_FA3))
+      end
+      assert.matches("^no FlashMLA: looked for ", find { VIRTUAL_ENV = env })
+      local empty = python("no-fa3", {})
+      assert.equal(("no FlashAttention 3: looked for vllm/vllm_flash_attn/_vllm_fa3_C*.so in the environment of " ..
+        "%s/bin/python3; pip install vllm brings one, FEWHEAD_FA3=FILE names one")
+        :format(empty), find({ VIRTUAL_ENV = empty }, FIND_FA3))
+      assert.equal('no FlashAttention 3: FEWHEAD_FA3: got "/nowhere", wanted a library or a folder with ' ..
+        "vllm/vllm_flash_attn/_vllm_fa3_C*.so in it", find({ FEWHEAD_FA3 = "/nowhere" }, FIND_FA3))
+    end)
+
     it("by wishes that are checked", function()
       local flashmla = require "fewhead.device.flashmla"
       assert.equal("flashmla.find: heads: got 32, wanted one of 64, 128",
         helper.refusal(function() flashmla.find { heads = 32 } end))
-      assert.equal('flashmla.find: unknown option "head"; did you mean "heads"? known: heads, padding',
+      assert.equal('flashmla.find: unknown option "head"; did you mean "heads"? known: kernel, heads, padding',
         helper.refusal(function() flashmla.find { head = 64 } end))
+      assert.equal('flashmla.find: kernel: got "fa2", wanted one of fa3, flashmla; did you mean "fa3"?',
+        helper.refusal(function() flashmla.find { kernel = "fa2" } end))
     end)
   end)
 
@@ -252,8 +278,8 @@ describe("FlashMLA", function()
       assert.equal('options: heads: got "9", wanted 64 or 128', refused(options(path, "heads=9")))
       assert.equal("extension: got /nowhere.so, wanted a shared library (No such file or directory)",
         refused("extension=/nowhere.so\ntorch=/x"))
-      assert.equal(F.path .. " registers no sparse_prefill_fwd with PyTorch, as vLLM's _flashmla_C and sglang-kernel's " ..
-        "flashmla_ops do", refused("extension=" .. F.path .. "\ntorch=/x"))
+      assert.equal(F.path .. " registers no sparse_prefill_fwd or fwd with PyTorch, as vLLM's _flashmla_C and " ..
+        "_vllm_fa3_C and sglang-kernel's flashmla_ops do", refused("extension=" .. F.path .. "\ntorch=/x"))
       local missing = extension("missing", "-DOPTIONAL=3 -DMISSING")
       assert.equal("stub 1.0 does not load with PyTorch 2.11.0: " .. missing ..
         ": undefined symbol: symbol_of_another_pytorch", select(2, open(missing)))
@@ -488,6 +514,125 @@ describe("FlashMLA", function()
         "32 bits" }, { reason {} })
       call.s_q, call.indices_stride = 3, -128
       assert.same({ C.FH_ERR_UNSUPPORTED, "indices_stride: got -128, and PyTorch has no negative strides" }, { reason {} })
+    end)
+
+    describe("with FlashAttention 3", function()
+      local function fa3(name, flags) return extension(name, flags or "", "fa3_stub.c", "vllm_flash_attn/_vllm_fa3_C.abi3.so") end
+
+      -- A call that it takes, of these sizes: no sink, no max_logits.
+      local function taken(change)
+        local s = sizes { sink = "none", max_logits = false }
+        for key, v in pairs(change or {}) do s[key] = v end
+        return s
+      end
+
+      -- Run a case: the result of parity, and what the operator saw; or nil and the reason why the plug-in took no job.
+      local function run_fa3(change, edit)
+        local path = fa3 "fa3"
+        local plug, state, stub = plugin_for(path), assert(open(path)), ffi.load(path)
+        stub.register_operator()
+        local torch_stub = ffi.load(torch_folder() .. "/libtorch_cuda.so")
+        local before = torch_stub.stub_alive()
+        local problem = assert(case(taken(change)):problem(cpu))
+        local outputs = assert(problem:outputs())
+        local job, call = job_of(plug, state, problem, outputs, edit)
+        if not job then
+          assert.equal(before, torch_stub.stub_alive())
+          plug.close(state)
+          return nil, call
+        end
+        assert.equal(C.FH_OK, plug.run(state, job, call, text))
+        assert.equal(C.FH_OK, plug.collect(state, job, call, text))
+        local want = assert(problem:outputs())
+        assert(problem:run("reference", want))
+        local result = parity.compare(outputs, want)
+        local seen = {
+          q_stays = stub.seen_q_v == problem.q:data(), kv_stays = stub.seen_v == problem.kv:data(),
+          indices_stay = stub.seen_table == problem.indices:data(), intact = problem:intact(outputs),
+          rope = tonumber(stub.seen_rope), executed = tonumber(plug.executed_flops(state, job, call)),
+        }
+        plug.release(state, job)
+        assert.equal(before, torch_stub.stub_alive()) -- all tensors, lists, boxes and guards were given back
+        plug.close(state)
+        return result, seen
+      end
+
+      it("says which operator it found and how it is called", function()
+        local path = fa3 "fa3"
+        assert.truthy(open(path))
+        assert.equal("stub 1.0, PyTorch 2.11.0; _vllm_fa3_C::fwd(q, k, v, q_v, cu_seqlens_q, seqused_k, page_table); " ..
+          "native heads, a sequence a row of q, pages of one KV row; at d_qk 512 with a rope part of zeros", said())
+        local _, reason = open(path, "heads=64")
+        assert.equal("options: got heads= for _vllm_fa3_C::fwd, which pads nothing", reason)
+        _, reason = open(path, "padding=timed")
+        assert.equal("options: got padding= for _vllm_fa3_C::fwd, which pads nothing", reason)
+      end)
+
+      it("refuses a schema that it does not know", function()
+        local path = fa3("fa3-other", "'-DSCHEMA=\"(Tensor q, Tensor k, Tensor v) -> Tensor[]\"'")
+        local state, reason = open(path)
+        assert.is_nil(state)
+        assert.equal(path .. ": its schema is not known here: fwd(Tensor q, Tensor k, Tensor v) -> Tensor[]", reason)
+      end)
+
+      it("gives the reference's results on any layout, with and without a rope part, and writes nothing else", function()
+        for _, layout in ipairs { "contiguous", "vllm", "strided", "offset" } do
+          for _, d_qk in ipairs { 512, 576 } do
+            local result, seen = run_fa3 { layout = layout, d_qk = d_qk, h_q = 5 }
+            assert.equal("pass", result.status, layout)
+            assert.is_true(seen.intact)
+            assert.equal(d_qk == 576 and 512 or 0, seen.rope)
+            assert.equal(2 * 1088 * 64 * 128 * 3, seen.executed)
+          end
+        end
+        assert.equal("pass", run_fa3({ h_q = 72, topk = 100, lse = false }).status)
+      end)
+
+      it("copies nothing that it takes as it is", function()
+        local _, seen = run_fa3()
+        assert.same({ true, true, true }, { seen.q_stays, seen.kv_stays, seen.indices_stay })
+        _, seen = run_fa3 { layout = "offset" }
+        assert.same({ false, false, true }, { seen.q_stays, seen.kv_stays, seen.indices_stay })
+      end)
+
+      it("leaves out what lists have before their end and no key is, clamps lengths, knows rows without keys", function()
+        local function edited(list, lengths)
+          return function(call)
+            for i, v in ipairs(list) do ffi.cast("int32_t *", call.indices)[i - 1] = v end
+            for i, v in ipairs(lengths) do ffi.cast("int32_t *", call.topk_length)[i - 1] = v end
+          end
+        end
+        local result, seen = run_fa3({ lengths = 128 }, edited({ 5, -1, 160, 7, -2 }, { 128, 1, 128 }))
+        assert.same({ "pass", false }, { result.status, seen.indices_stay })
+        result, seen = run_fa3({ lengths = 128 }, edited({}, { 2000000000, -1, 0 }))
+        assert.same({ "pass", true }, { result.status, seen.indices_stay })
+        assert.equal("pass", run_fa3({ topk = 0 }).status)
+      end)
+
+      it("refuses what FlashAttention 3 has not, by name", function()
+        local function reason(change, edit) return select(2, run_fa3(change, edit)) end
+        assert.equal("attn_sink: FlashAttention 3 takes none where V has more columns than K", reason { sink = "normal" })
+        assert.equal("max_logits: FlashAttention 3 returns none", reason { max_logits = true })
+        assert.equal("s_q: got 268435456, wanted at most 268435455: FlashAttention counts rows of 8 heads in 32 bits",
+          reason({}, function(call) call.s_q = 2^28 end))
+        assert.equal("q_stride_h: got -512, and PyTorch has no negative strides",
+          reason({}, function(call) call.q_stride_h = -512 end))
+        local path = fa3 "fa3"
+        local plug, state = plugin_for(path), assert(open(path))
+        local call = assert(assert(case(taken()):problem(cpu)):bare_call("padded"))
+        local other = ffi.new("fh_device_info", { kind = C.FH_DEVICE_CUDA, capability = 100 })
+        ffi.copy(other.name, "a device")
+        assert.equal(C.FH_ERR_UNSUPPORTED, tonumber(plug.supports(state, other, call, text)))
+        assert.equal("device: got a device, wanted a CUDA device of compute capability 9.0", said())
+        plug.close(state)
+      end)
+
+      it("goes on after the operator raised, with its words", function()
+        local stub = ffi.load(fa3 "fa3")
+        stub.raise_next = "no kernel image"
+        assert.equal("_vllm_fa3_C::fwd raised: no kernel image", select(2, run_fa3()))
+        assert.equal("pass", run_fa3().status)
+      end)
     end)
 
     it("is loaded by the library as any plug-in", function()

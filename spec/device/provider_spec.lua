@@ -575,4 +575,10 @@ describe("provider.flashmla", function()
     assert.equal('nil\tno FlashMLA: FEWHEAD_FLASHMLA: got "/no/where", wanted a library or a folder with vllm/_flashmla_C*.so, '
       .. "sgl_kernel/flashmla_ops*.so in it; the built-in padded path stands in", output)
   end)
+
+  it("and provider.fa3 the same", function()
+    local output = helper.luajit("print(require('fewhead').provider.fa3())", { env = "FEWHEAD_FA3=/no/where" })
+    assert.equal('nil\tno FlashAttention 3: FEWHEAD_FA3: got "/no/where", wanted a library or a folder with '
+      .. "vllm/vllm_flash_attn/_vllm_fa3_C*.so in it", output)
+  end)
 end)

@@ -31,6 +31,7 @@ local settings = {
   { "FEWHEAD_ISA", "instruction set of the CPU device" },
   { "FEWHEAD_FORCE_PORTABLE", "1: CUDA devices keep to the kernels that run on any of them" },
   { "FEWHEAD_FLASHMLA", "the library with FlashMLA in it, or a folder that holds it" },
+  { "FEWHEAD_FA3", "the library with FlashAttention 3 in it, or a folder that holds it" },
   { "FEWHEAD_TRACE", "1: errors with a stack trace" },
   { gate.PREFILL, "0: native heads off" },
   { gate.MIN_SQ, "native heads from this s_q up" },
@@ -128,9 +129,11 @@ function M.new(options_given)
   for line in (warning or ""):gmatch("[^\n]+") do add(self, "", "warning: " .. line) end
   describe_settings(self)
 
-  local found, absent = flashmla.find()
-  add(self, "FlashMLA", found and ("found: %s, %s"):format(found.package, found.extension) or "not found: "
-    .. absent:gsub("^no FlashMLA: ", ""))
+  for _, row in ipairs { { "FlashMLA", "flashmla" }, { "FA3", "fa3" } } do
+    local found, absent = flashmla.find { kernel = row[2] }
+    add(self, row[1], found and ("found: %s, %s"):format(found.package, found.extension) or "not found: "
+      .. absent:gsub("^no [^:]*: ", ""))
+  end
   add(self, "readline", readline.is_installed() and "found: the prompt has line editing, history and completion"
     or "not found: the prompt reads plain lines")
   return self

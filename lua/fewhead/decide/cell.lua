@@ -20,7 +20,7 @@ local records = require "fewhead.record.record"
 local M = {}
 
 -- Variables of the environment that change what is measured and are not in the device's description.
-local ENVIRONMENT = { "FEWHEAD_FORCE_PORTABLE", "FEWHEAD_FLASHMLA" }
+local ENVIRONMENT = { "FEWHEAD_FORCE_PORTABLE", "FEWHEAD_FLASHMLA", "FEWHEAD_FA3" }
 
 -- The file that the library was loaded from: where it is mapped, since a name alone may be found anywhere.
 local function library_file()

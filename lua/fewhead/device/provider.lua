@@ -3,6 +3,7 @@
 --     local loops = assert(fh.provider.load("./loops.so"))
 --     print(fh.compare(fh.case { s_q = 64 }, { "padded", "gather", loops }))
 --     print(fh.provider.flashmla())              --> the FlashMLA of this machine; or nil and what was looked for where
+--     print(fh.provider.fa3())                   --> the same for FlashAttention 3
 --
 -- fewhead_provider.h says how a plug-in is made. Where a path is named (problem:run, parity.check, fh.compare, fh.sweep, ..) the
 -- object that load gives may stand; its records say provider = its name, those of the library's paths provider = "fewhead".
@@ -75,15 +76,24 @@ function M.load(path, name, options)
   }, Provider)
 end
 
+-- A kernel as it is installed on this machine, or nil and one line.
+local function installed(options, name, title, instead)
+  local found, reason = require("fewhead.device.flashmla").find(options)
+  if not found then return nil, reason end
+  local provider, err = M.load(found.path, name, found.options)
+  if not provider then return nil, ("no %s: %s%s"):format(title, err, instead) end
+  return provider
+end
+
 --- FlashMLA as it is installed on this machine, called name ("flashmla"); options as fewhead.device.flashmla's find takes them.
 -- Returns the provider; or nil and one line that says what was looked for, where, and how to install it.
 function M.flashmla(options, name)
-  local found, reason = require("fewhead.device.flashmla").find(options)
-  if not found then return nil, reason end
-  local provider, err = M.load(found.path, name or "flashmla", found.options)
-  if not provider then return nil, ("no FlashMLA: %s; the built-in padded path stands in"):format(err) end
-  return provider
+  return installed(options, name or "flashmla", "FlashMLA", "; the built-in padded path stands in")
 end
+
+--- FlashAttention 3 for sparse lists as vLLM has it on this machine, called name ("fa3"): native heads, one token a sequence.
+-- Returns the provider; or nil and one line that says what was looked for, where, and how to install it.
+function M.fa3(name) return installed({ kernel = "fa3" }, name or "fa3", "FlashAttention 3", "") end
 
 --- The option that hands plug-ins to a script, for fh.options; opt.provider is then a list of providers.
 M.option = { "--provider", "NAME=FILE", "race this plug-in too (see fewhead_provider.h)", kind = "PROVIDER", repeated = true }
