@@ -1,6 +1,7 @@
--- How fast are the library's paths beside FlashMLA and kernels of your own? Same cases and memory, parity before time.
+-- How fast are the library's paths beside what engines run and kernels of your own? Same cases and memory, parity before time.
+-- FlashMLA and FlashAttention 3 are those of the active Python environment.
 --
---   ./fewhead run experiments/peers.lua                                       with the FlashMLA of the active Python environment
+--   ./fewhead run experiments/peers.lua --preset "v4.1-flash tp8,glm-5.2 tp4"
 --   ./fewhead run experiments/peers.lua --provider mine=./mine.so             and a plug-in (see fewhead_provider.h)
 --   ./fewhead run experiments/peers.lua --device cuda:0 --out results/DEVICE
 --
@@ -13,9 +14,9 @@ local fh = require "fewhead"
 
 local opt = fh.options {
   name = "peers",
-  about = "FlashMLA where it is found, the library's paths and plug-ins on the same cases: parity, times, ratios.",
+  about = "FlashMLA and FlashAttention 3 where found, the library's paths and plug-ins on the same cases: parity, times.",
   options = {
-    "provider", "preset", "heads",
+    "provider", { "preset", "LIST" }, "heads",
     { "s_q", "AXIS", "rows of a chunk (default 16,64 on a CPU, 64:8192:*2 on a GPU)" },
     { "pattern", "LIST", default = "csa,local" }, "layout", "seed",
     { "--published", "AXIS", "rows of the published tests (default 64,2048 on a CPU, 64,2048,8192 on a GPU)", lo = 1 },
@@ -29,12 +30,16 @@ local opt = fh.options {
 
 local race = fh.race.open("peers", opt)
 
+-- No engine reads max_logits, and FlashAttention 3 returns none.
 local cells = {}
-for _, pattern in ipairs(opt.pattern) do
-  for _, s_q in ipairs(fh.axis.integers("--s-q", opt.s_q or (race.on_cpu and "16,64" or "64:8192:*2"), 1)) do
-    cells[#cells + 1] = {
-      preset = opt.preset, heads = opt.heads, s_q = s_q, pattern = pattern, layout = opt.layout, seed = opt.seed,
-    }
+for _, preset in ipairs(opt.preset) do
+  for _, pattern in ipairs(opt.pattern) do
+    for _, s_q in ipairs(fh.axis.integers("--s-q", opt.s_q or (race.on_cpu and "16,64" or "64:8192:*2"), 1)) do
+      cells[#cells + 1] = {
+        preset = preset, heads = opt.heads, s_q = s_q, pattern = pattern, layout = opt.layout, seed = opt.seed,
+        max_logits = false,
+      }
+    end
   end
 end
 race:run(cells)

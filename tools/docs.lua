@@ -115,7 +115,8 @@ end
 
 local KINDS = {}
 
--- FlashMLA, or padded where there is no FlashMLA, beside auto: every device of results/ but results/local, GPUs first.
+-- FlashMLA, or padded where there is no FlashMLA, beside auto: every device of results/ but results/local, GPUs first. where
+-- leaves one shape.
 function KINDS.summary(_, where)
   local rows, cpus = {}, {}
   for folder in assert(io.popen("LC_ALL=C ls results")):lines() do
@@ -135,13 +136,23 @@ function KINDS.summary(_, where)
   })
 end
 
--- The library's paths beside FlashMLA's kernels.
+-- The fastest kernel of others; of equals the first by name.
+local function best_other(row)
+  local found
+  for path, record in pairs(row.records) do
+    local a, b = row.times[path], row.times[found or path]
+    if record.provider ~= "fewhead" and (not found or a < b or a == b and path < found) then found = path end
+  end
+  return found
+end
+
+-- The library's paths beside the kernels that engines run.
 function KINDS.peers(folder, where)
-  local rows = rows_of(need(folder, "peers"), where, { "pattern", "s_q" })
+  local rows = rows_of(need(folder, "peers"), where, { "d_qk", "h_q", "pattern", "s_q" })
   return markdown(rows, {
-    field("pattern", "lists", "left"), field "s_q", us("flashmla", "flashmla, 64 heads"),
-    us("flashmla-few", "flashmla-few, 8 heads"), us "padded", us "gather", us "packed", us "auto",
-    ratio("flashmla / best", "flashmla", best),
+    field "d_qk", field "h_q", field("pattern", "lists", "left"), field "s_q", us("flashmla", "flashmla, 64 heads"),
+    us("flashmla-few", "flashmla-few, h_q heads"), us "fa3", us "padded", us "gather", us "packed", us "auto",
+    ratio("best other / best", best_other, best),
   })
 end
 
@@ -352,13 +363,27 @@ local function device_folders()
   return list
 end
 
--- What results/index.html shows of a device, or of all: title, kind of table, what the table is.
+-- The shape that devices are compared on: that of DeepSeek-V4.1-Flash at TP8.
+local ONE_SHAPE = { d_qk = "512", h_q = "8" }
+
+-- The records that the picture of a device is made of.
+local function pictured(folder)
+  local list = {}
+  for _, record in ipairs(read(folder, "peers") or read(folder, "gate_sweep") or {}) do
+    if fits(record, ONE_SHAPE) then list[#list + 1] = record end
+  end
+  return list
+end
+
+-- What results/index.html shows of a device, or of all: title, kind of table, what the table is, and what a record's case must
+-- have (nil for anything).
 local OF_ALL = {
   { "Devices side by side", "summary", "The attention of one layer, 8 heads. csa draws each row's picks afresh; local keeps 90 % "
-    .. "of them from row to row. FlashMLA, where it is there, pads to 64 heads and is the baseline; else padded is." },
+    .. "of them from row to row. FlashMLA, where it is there, pads to 64 heads and is the baseline; else padded is.", ONE_SHAPE },
 }
 local OF_DEVICE = {
-  { "Beside FlashMLA", "peers", "All paths and both kernels of FlashMLA in one process on the same memory." },
+  { "Beside what engines run", "peers", "All paths, both kernels of FlashMLA and FlashAttention 3 in one process on the same "
+    .. "memory." },
   { "Kernels", "kernels", "The kernels that work query by query." },
   { "By what neighbouring rows share", "auto", "The time of padded over the time of auto, for each s_q." },
   { "One chunk through all layers", "layers", "The attention of a whole model, plans included." },
@@ -369,7 +394,7 @@ local OF_DEVICE = {
 
 local function add_tables(parts, list, folder)
   for _, row in ipairs(list) do
-    local ok, text = pcall(KINDS[row[2]], folder, {})
+    local ok, text = pcall(KINDS[row[2]], folder, row[4] or {})
     if ok then -- a device need not have every file
       parts[#parts + 1] = ("<h3>%s</h3><p class=\"dim\">%s</p>%s"):format(row[1], row[3], page.table_of_markdown(text))
     end
@@ -398,8 +423,7 @@ local function index_html(folders)
   add_tables(parts, OF_ALL)
   for i, folder in ipairs(folders) do
     parts[#parts + 1] = ("<h2>%s</h2>"):format(tostring(rows[i].device))
-    local records = read(folder, "peers") or read(folder, "gate_sweep") or {}
-    local made = pictures.curves(records, { marks = MARKS, inline = true })
+    local made = pictures.curves(pictured(folder), { marks = MARKS, inline = true })
     if made then parts[#parts + 1] = "<figure>" .. made .. "</figure>" end
     add_tables(parts, OF_DEVICE, folder)
   end
@@ -414,7 +438,7 @@ local function generated()
     local device = found.records[1].run.device
     list[#list + 1] = { ("results/%s/index.html"):format(folder), page.html(found.records, { title = device, marks = MARKS,
       home = { href = "../index.html", text = "All devices" } }) }
-    local picture = pictures.curves(read(folder, "peers") or read(folder, "gate_sweep") or {}, { marks = MARKS,
+    local picture = pictures.curves(pictured(folder), { marks = MARKS,
       title = "Attention of one layer on " .. device })
     if picture then list[#list + 1] = { ("results/%s/speedup.svg"):format(folder), picture } end
   end

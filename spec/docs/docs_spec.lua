@@ -13,7 +13,8 @@ local function checkout(document, files)
 end
 
 local function record(path, s_q, us, more)
-  return ('{"case":{"pattern":"csa","s_q":%d,"h_q":8,"layout":"vllm"},"cell":"csa, ratio 4","path":"%s","provider":"fewhead",'
+  return ('{"case":{"pattern":"csa","s_q":%d,"h_q":8,"d_qk":512,"layout":"vllm"},"cell":"csa, ratio 4","path":"%s",'
+    .. '"provider":"fewhead",'
     .. '"run":{"device":"Box","kind":"cuda","argv":["--out","here"],"commit":"0123456789abcdef","date":"today","driver":"1"},'
     .. '"parity":{"status":"pass"},"work":{"useful_flops":1},"time":{"median_us":%g,"p05_us":%g,"p95_us":%g,"n":6}%s}\n'):format(
       s_q, path, us, us, us, more or "")
@@ -61,6 +62,25 @@ text
 | Box, avx2, 2 threads | csa | 64 | - | 30.0 us | 12.0 us | - | 15.0 us | 2.00 |
 <!-- end -->
 ]], helper.read(folder .. "README.md"))
+    process.remove(folder)
+  end)
+
+  it("shows the kernels of others beside the fastest path, shape by shape, and one shape where devices are compared", function()
+    local function shape(text, h_q, d_qk) return (text:gsub('"h_q":8,"d_qk":512', ('"h_q":%d,"d_qk":%d'):format(h_q, d_qk))) end
+    local function other(path, s_q, us)
+      return (record(path, s_q, us):gsub('"provider":"fewhead"', '"provider":"' .. path .. '"'))
+    end
+    local peers = SWEEP .. shape(record("gather", 64, 20) .. other("flashmla", 64, 50) .. other("fa3", 64, 40), 16, 576)
+    local folder = checkout("<!-- table: peers box -->\n<!-- end -->\n", { ["results/box/peers.jsonl"] = peers })
+    assert.same({ 0, "" }, { run(folder) })
+    assert.matches("\n| 512 | 8 | csa | 64 | - | - | - | 30.0 us | 12.0 us | - | 15.0 us | - |\n",
+      helper.read(folder .. "README.md"), 1, true)
+    assert.matches("\n| 576 | 16 | csa | 64 | 50.0 us | - | 40.0 us | - | 20.0 us | - | - | 2.00 |\n",
+      helper.read(folder .. "README.md"), 1, true)
+    local all = helper.read(folder .. "results/index.html")
+    local summary = all:match("Devices side by side.-</table>")
+    assert.is_truthy(summary:find("<td>12.0 us", 1, true))
+    assert.is_nil(summary:find("<td>20.0 us", 1, true))
     process.remove(folder)
   end)
 

@@ -4,10 +4,10 @@ local helper = require "spec.helper"
 local provider = require "fewhead.device.provider"
 local plugin = require "spec.plugin"
 
-local folder, real = nil, provider.flashmla
+local folder, real, real_fa3 = nil, provider.flashmla, provider.fa3
 before_each(function() folder = helper.folder() end)
 after_each(function()
-  provider.flashmla = real
+  provider.flashmla, provider.fa3 = real, real_fa3
   helper.shell("rm -rf " .. folder)
 end)
 
@@ -63,5 +63,21 @@ describe("entrants", function()
     assert.equal("padded", field.base)
     assert.same({ ("FlashMLA 0.33, 64 heads does not run on %s; the built-in padded path stands in"):format(dev.name) },
       field.lines)
+  end)
+
+  it("have FlashAttention 3 on a GPU, or say why there is none, and look for it nowhere else", function()
+    with_flashmla(nil, nil, "none")
+    local gpu = { kind = "cuda", name = "gpu", has_path = function() return true end }
+    local fa3 = { name = "fa3", text = "0.33, native heads" }
+    provider.fa3 = function() return fa3 end
+    local field = entrants.of(gpu, { heads = 8 })
+    assert.same({ "padded", "gather", "packed", "auto", fa3 }, field.list)
+    assert.same({ "gather", "packed", fa3 }, field.native)
+    assert.same({ "none", "fa3: 0.33, native heads" }, field.lines)
+    assert.same({ "padded", "gather", "packed", "auto" }, entrants.of(dev, { heads = 8 }).list)
+    provider.fa3 = function() return nil, "no FlashAttention 3 here" end
+    field = entrants.of(gpu, { heads = 8 })
+    assert.same({ "padded", "gather", "packed", "auto" }, field.list)
+    assert.same({ "none", "no FlashAttention 3 here" }, field.lines)
   end)
 end)

@@ -1,4 +1,5 @@
---- Race: FlashMLA where it is found, the library's paths and plug-ins on the same cases and memory: parity before time.
+--- Race: FlashMLA and FlashAttention 3 where they are found, the library's paths and plug-ins on the same cases and memory:
+-- parity before time.
 --
 --     local r = race.open("peers", opt)                                  -- says who takes part
 --     r:run { { preset = "v4.1-flash tp8", s_q = 64, pattern = "csa" } }
@@ -24,13 +25,16 @@ local REFERENCE_FLOPS = 1e9
 local Race = { __name = "race" }
 Race.__index = Race
 
---- Open a race and print who takes part. opt: the script's options: those of fewhead.cli.experiment; preset, heads; provider, a
--- list of plug-ins; flashmla_padding, "timed" or "untimed"; samples and seconds of a cell. Ends the script where one is wrong.
+--- Open a race and print who takes part. opt: the script's options: those of fewhead.cli.experiment; preset, a list; heads;
+-- provider, a list of plug-ins; flashmla_padding, "timed" or "untimed"; samples and seconds of a cell. Ends the script where one
+-- is wrong.
 function M.open(name, opt)
   local self = setmetatable({ experiment = experiment.open(name, opt), opt = opt, raced = {}, held = {}, notes = {} }, Race)
   self.padding = opt.flashmla_padding == "timed" and "timed" or nil
+  local heads = opt.heads or 0
+  for _, model in ipairs(opt.heads and {} or opt.preset) do heads = math.max(heads, preset.get(model).h_q) end
   self.field = entrants.of(self.experiment.device, {
-    heads = opt.heads or preset.get(opt.preset).h_q, providers = opt.provider, padding = self.padding,
+    heads = heads, providers = opt.provider, padding = self.padding,
   })
   self.on_cpu = self.experiment.on_cpu
   print(table.concat(self.field.lines, "\n"))
@@ -73,7 +77,7 @@ function Race:run(cells)
   local e = self.experiment
   e.line.total = #cells
   for _, options in ipairs(cells) do
-    e.line:step(("%s, s_q %d"):format(options.pattern, options.s_q))
+    e.line:step(("%s, %s, s_q %d"):format(options.preset, options.pattern, options.s_q))
     run_cell(self, options)
     if e.interrupted then return end
   end
@@ -111,7 +115,8 @@ function Race:finish(title)
   local e, opt, notes = self.experiment, self.opt, self.notes
   if e.interrupted then notes[#notes + 1] = ("interrupted: %d records"):format(#e.records) end
   local report = race_report.make {
-    title = ("%s on %s: %s%s"):format(title, e.run.device, opt.preset, opt.heads and (", %d heads"):format(opt.heads) or ""),
+    title = ("%s on %s: %s%s"):format(title, e.run.device, table.concat(opt.preset, ", "),
+      opt.heads and (", %d heads"):format(opt.heads) or ""),
     base = providers.name_of(self.field.base), records = self.raced, held = self.held, lines = self.field.lines, notes = notes,
     padding = self.padding ~= nil,
   }

@@ -1,4 +1,5 @@
---- Entrants: who takes part when kernels are compared: FlashMLA where it is found, the library's paths, plug-ins.
+--- Entrants: who takes part when kernels are compared: FlashMLA and FlashAttention 3 where they are found, the library's paths,
+-- plug-ins.
 --
 --     local field = entrants.of(dev, { heads = 8, providers = { mine } })
 --     print(table.concat(field.lines, "\n"))      -- FlashMLA: 0.33.0
@@ -21,10 +22,10 @@ local function flashmla_of(dev, padding)
   return found, reason
 end
 
---- Who takes part on a device. o: heads of the cases; providers, a list of plug-ins; padding, "timed" where FlashMLA's padding of
--- heads and lists is a part of its times. Returns { base = what all are measured against: FlashMLA on 64 heads, or "padded" where
--- there is none; list = all, base first; native = those that do not pad to 64 heads, and checked = all, both without auto;
--- flashmla = the provider or nil; lines = who they are, as text }.
+--- Who takes part on a device. o: heads of the cases, the most of them; providers, a list of plug-ins; padding, "timed" where
+-- FlashMLA's padding of heads and lists is a part of its times. Returns { base = what all are measured against: FlashMLA on 64
+-- heads, or "padded" where there is none; list = all, base first; native = those that do not pad to 64 heads, and checked = all,
+-- both without auto; flashmla = the provider or nil; lines = who they are, as text }.
 function M.of(dev, o)
   args.options("entrants.of", o, { "heads", "providers", "padding" })
   local flashmla, absent = flashmla_of(dev, o.padding)
@@ -46,13 +47,19 @@ function M.of(dev, o)
     if dev:has_path(path, o.heads) then add(path) end
   end
   add "auto"
+  local function say(line) field.lines[#field.lines + 1] = line end
   if few then
     add(few)
-    field.lines[2] = "flashmla-few: " .. few.text
+    say("flashmla-few: " .. few.text)
+  end
+  if dev.kind == "cuda" then -- nowhere else is it looked for
+    local fa3, reason = providers.fa3()
+    if fa3 then add(fa3) end
+    say(fa3 and "fa3: " .. fa3.text or reason)
   end
   for _, provider in ipairs(o.providers or {}) do
     add(provider)
-    field.lines[#field.lines + 1] = ("%s: version %s"):format(provider.name, provider.text)
+    say(("%s: version %s"):format(provider.name, provider.text))
   end
   return field
 end

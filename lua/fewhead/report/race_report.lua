@@ -14,8 +14,9 @@ Report.__index = Report
 local function row_of(record)
   local time, parity, three, verdict = record.time, record.parity, record.three_way, record.verdict
   local row = {
-    pattern = record.case.pattern, s_q = record.case.s_q, path = record.path, provider = record.provider,
-    kernel = record.kernel, parity = parity.status, max_abs = parity.max_abs,
+    d_qk = record.case.d_qk, h_q = record.case.h_q, topk = record.case.topk, pattern = record.case.pattern,
+    s_q = record.case.s_q, path = record.path, provider = record.provider, kernel = record.kernel, parity = parity.status,
+    max_abs = parity.max_abs,
   }
   if three then row.between, row.agreement = three.max_abs, three.verdict end
   if time then row.median, row.spread = time.median_us, ("%.1f .. %.1f"):format(time.p05_us, time.p95_us) end
@@ -36,7 +37,8 @@ end
 -- Columns of the times. base: the name of what everything is measured against.
 local function columns_of(base)
   return {
-    { key = "pattern", align = "left" }, { key = "s_q" }, { key = "path", align = "left" }, { key = "provider", align = "left" },
+    { key = "d_qk" }, { key = "h_q" }, { key = "topk" }, { key = "pattern", align = "left" }, { key = "s_q" },
+    { key = "path", align = "left" }, { key = "provider", align = "left" },
     { key = "parity", align = "left" }, { key = "max_abs", title = "max error", format = "%.1e" },
     { key = "between", title = "to " .. base, format = "%.1e" }, { key = "agreement", title = "three ways", align = "left" },
     { key = "median", title = "median us", format = "%.1f" }, { key = "spread", title = "p05 .. p95" },
