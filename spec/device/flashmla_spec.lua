@@ -644,4 +644,38 @@ describe("FlashMLA", function()
       assert.matches("^stub 1%.0, PyTorch 2%.11%.0; ", ffi.string(known.description))
     end)
   end)
+
+  -- What is installed, with the kernels themselves.
+  describe("on a GPU #gpu", function()
+    local provider = require "fewhead.device.provider"
+
+    local function check(found, reason, change)
+      if not found then return pending(reason) end
+      local dev = assert(device.open("cuda"))
+      for _, d_qk in ipairs { 512, 576 } do
+        for _, h_q in ipairs { 1, 8, 16, 32, 72 } do
+          for _, layout in ipairs { "contiguous", "strided", "offset" } do
+            local s = { s_q = 70, h_q = h_q, d_qk = d_qk, s_kv = 900, topk = 200, pattern = "uniform", holes = 0.1,
+              sink = "none", layout = layout }
+            for key, v in pairs(change) do s[key] = v end
+            local problem = assert(case(s):problem(dev))
+            local result = parity.check(problem, found, { against = "reference" })
+            assert.same({ "pass" }, { result.status, result.reason }, ("d %d, %d heads, %s"):format(d_qk, h_q, layout))
+          end
+        end
+      end
+      found:free()
+      dev:close()
+    end
+
+    it("FlashMLA agrees with the reference", function()
+      local found, reason = provider.flashmla()
+      check(found, reason, {})
+    end)
+
+    it("FlashAttention 3 agrees with the reference, lists with holes and all", function()
+      local found, reason = provider.fa3()
+      check(found, reason, { max_logits = false })
+    end)
+  end)
 end)
