@@ -13,6 +13,7 @@ EAGER, GRAPHS = "eager", "graphs"  # how decode steps run
 GATE_MIN_SQ = 2048
 WARM_PROMPT = 8192  # the largest chunk: what it compiles is not compiled again
 SHORT_PROMPT = 512  # below the gate
+SHORT_PROMPTS = 3   # a chunk of all of them is below the gate too
 MARGIN_S = 3        # left between the last measurement and the end
 NOTE = "one rank: no all-reduce; dense MLP of the experts' FLOPs; random weights"
 NOTE_V4 = "one rank: no all-reduce; few experts; hyper-connections are a stand-in, so TTFT is not a V4's; random weights"
@@ -208,7 +209,7 @@ class Part:
         lists = self.args.lists[0]
         for check in (False, True):
             self.generate(arm, lists, [(WARM_PROMPT, 1)], 1, check)
-        self.generate(arm, lists, [(SHORT_PROMPT, 7 + i) for i in range(4)], 8, concurrency=4)
+        self.generate(arm, lists, [(SHORT_PROMPT, 7 + i) for i in range(SHORT_PROMPTS)], 8, concurrency=SHORT_PROMPTS)
         self.work.pop(arm)
         self.spend("warm", began)
         self.warmed.add(arm)
