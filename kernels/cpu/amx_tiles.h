@@ -5,6 +5,9 @@
  * 16 bf16 of which two neighbouring rows lie interleaved in one row of the tile. Denormal operands and results are
  * zero, sums are rounded to nearest, whatever the thread's settings are; the settings and the flags are not touched.
  *
+ * TILE_LOAD_ONCE says that the tile is not needed again soon: it comes from the second-level cache and takes no place in
+ * the first.
+ *
  * Compilers' own intrinsics do not say that tile loads read memory, so a store before one could be moved behind it;
  * these do.
  */
@@ -18,9 +21,12 @@ enum { TILE_BYTES = 1024, TILE_STRIDE = 64 };
 
 #define TILE_LOAD_FROM(t, base, stride) \
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t : : "r"(base), "r"((int64_t)(stride)) : "memory")
+#define TILE_LOAD_ONCE_FROM(t, base, stride) \
+  __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t : : "r"(base), "r"((int64_t)(stride)) : "memory")
 #define TILE_STORE_TO(t, base, stride) \
   __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" : : "r"(base), "r"((int64_t)(stride)) : "memory")
 #define TILE_LOAD(t, base) TILE_LOAD_FROM(t, base, TILE_STRIDE)
+#define TILE_LOAD_ONCE(t, base) TILE_LOAD_ONCE_FROM(t, base, TILE_STRIDE)
 #define TILE_STORE(t, base) TILE_STORE_TO(t, base, TILE_STRIDE)
 #define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t : :)
 #define TILE_PRODUCT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c : :)

@@ -12,8 +12,8 @@
  *            operand B, interleaved 64 bytes at a time
  *
  * KV rows are read twice, from the second-level cache, and only ever copied into a few tiles that stay in the first: a
- * tile's worth of stores that leave the first level takes as long as four products. While one block is computed, the
- * rows of the next are prefetched.
+ * tile's worth of stores that leave the first level takes as long as four products. q and p come from the second-level
+ * cache each time and do not enter the first. While one block is computed, the rows of the next are prefetched.
  *
  * p is fp32 cut into two bf16, p = high + low within 2^-17: one bf16 is out of FlashMLA's tolerances where outputs are
  * small against the values.
@@ -294,7 +294,7 @@ typedef struct upcoming {
  * comes a part of what is staged, so that the tile unit and the vector unit work at the same time. */
 #define MULTIPLY(v, a, b)                                                                                 \
   if (count > (v)) {                                                                                      \
-    TILE_LOAD(b, q + (v)*apart);                                                                          \
+    TILE_LOAD_ONCE(b, q + (v)*apart);                                                                     \
     TILE_PRODUCT(v, a, b);                                                                                \
     stage_rows(8 * part + (v)*8 / count, 8 * part + ((v) + 1) * 8 / count, next->to, next->row, next->d); \
   }
@@ -433,23 +433,23 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
       char *to = other + half * 2 * TILE_BYTES;
       const uint16_t *const *from = next + half * 32;
       TILE_LOAD(6, pairs);
-      TILE_LOAD(4, p);
+      TILE_LOAD_ONCE(4, p);
       TILE_PRODUCT(0, 4, 6);
       stage_pairs(2, to, from, d);
       TILE_LOAD(7, pairs + TILE_BYTES);
       TILE_PRODUCT(1, 4, 7);
       stage_pairs(2, to + 2 * 64, from + 4, d);
-      TILE_LOAD(5, p + apart);
+      TILE_LOAD_ONCE(5, p + apart);
       TILE_PRODUCT(2, 5, 6);
       stage_pairs(2, to + 4 * 64, from + 8, d);
       TILE_PRODUCT(3, 5, 7);
       stage_pairs(2, to + 6 * 64, from + 12, d);
-      TILE_LOAD(4, p + TILE_BYTES);
+      TILE_LOAD_ONCE(4, p + TILE_BYTES);
       TILE_PRODUCT(0, 4, 6);
       stage_pairs(2, to + 8 * 64, from + 16, d);
       TILE_PRODUCT(1, 4, 7);
       stage_pairs(2, to + 10 * 64, from + 20, d);
-      TILE_LOAD(5, p + apart + TILE_BYTES);
+      TILE_LOAD_ONCE(5, p + apart + TILE_BYTES);
       TILE_PRODUCT(2, 5, 6);
       stage_pairs(2, to + 12 * 64, from + 24, d);
       TILE_PRODUCT(3, 5, 7);
@@ -464,8 +464,8 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
 /* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought
  * together. */
 INLINE void values_step(const char *p, const char *pairs, char *to, const uint16_t *const *from, int32_t d) {
-  TILE_LOAD(4, p);
-  TILE_LOAD(5, p + TILE_BYTES);
+  TILE_LOAD_ONCE(4, p);
+  TILE_LOAD_ONCE(5, p + TILE_BYTES);
   TILE_LOAD(6, pairs);
   TILE_PRODUCT(0, 4, 6);
   TILE_PRODUCT(0, 5, 6);
