@@ -44,37 +44,42 @@ INLINE vf finite_reference(vf reference) { return _mm512_mask_mov_ps(reference, 
 
 static const float LEAST = -100; /* of log2: smaller weights are 0 */
 
-/* 2^y for y up to SLACK, 0 below LEAST, NaN for NaN. Results below the smallest normal float, of the exponential or of
+/* 2^y for y up to SLACK in the lanes that count, 0 in the others and below LEAST, NaN for NaN. Results below the smallest normal float, of the exponential or of
  * the low halves of small weights, would take this CPU an assist each: twice to three times a call's time where logits
  * lie far apart. */
-INLINE vf weight(vf y) {
+INLINE vf weight_of(__mmask16 counts, vf y) {
   const vf n = vround(y);
-  const __mmask16 counts = _mm512_cmp_ps_mask(y, vset1(LEAST), _CMP_NLT_UQ);
+  counts = _mm512_mask_cmp_ps_mask(counts, y, vset1(LEAST), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(counts, vexp2_fraction(vsub(y, n)), n);
 }
+INLINE vf weight(vf y) { return weight_of(0xffff, y); }
 
-/* 16 vectors of 16 words, each the row of a square: its columns, side by side. */
-INLINE void transpose(const vi *in, char *to) {
-  vi a[16], b[16];
-  UNROLL for (int i = 0; i < 8; i++) {
-    a[2 * i] = _mm512_unpacklo_epi32(in[2 * i], in[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(in[2 * i], in[2 * i + 1]);
-  }
+/* 16 vectors of 16 words, each the row of a square: columns 2 `half`, 2 `half` + 1 and those 4, 8 and 12 after each, to
+ * where 16 columns of 64 bytes lie side by side. */
+INLINE void transpose_half(const int half, const vi *in, char *to) {
+  vi a[8], b[8];
+  UNROLL for (int i = 0; i < 8; i++) a[i] =
+      half ? _mm512_unpackhi_epi32(in[2 * i], in[2 * i + 1]) : _mm512_unpacklo_epi32(in[2 * i], in[2 * i + 1]);
   UNROLL for (int i = 0; i < 4; i++) {
-    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+    b[2 * i] = _mm512_unpacklo_epi64(a[2 * i], a[2 * i + 1]);
+    b[2 * i + 1] = _mm512_unpackhi_epi64(a[2 * i], a[2 * i + 1]);
   }
-  /* b[4 i + j], four words at 4 L: column 4 L + j of rows 4 i .. 4 i + 3. */
-  UNROLL for (int j = 0; j < 4; j++) {
-    const vi l = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88), m = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
-    const vi n = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd), k = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+  /* b[2 i + j], four words at 4 L: column 4 L + 2 half + j of rows 4 i .. 4 i + 3. */
+  to += half * 2 * 64;
+  UNROLL for (int j = 0; j < 2; j++) {
+    const vi l = _mm512_shuffle_i32x4(b[j], b[2 + j], 0x88), m = _mm512_shuffle_i32x4(b[4 + j], b[6 + j], 0x88);
+    const vi n = _mm512_shuffle_i32x4(b[j], b[2 + j], 0xdd), k = _mm512_shuffle_i32x4(b[4 + j], b[6 + j], 0xdd);
     vstore_bits(to + j * 64, _mm512_shuffle_i32x4(l, m, 0x88));
     vstore_bits(to + (4 + j) * 64, _mm512_shuffle_i32x4(n, k, 0x88));
     vstore_bits(to + (8 + j) * 64, _mm512_shuffle_i32x4(l, m, 0xdd));
     vstore_bits(to + (12 + j) * 64, _mm512_shuffle_i32x4(n, k, 0xdd));
   }
+}
+
+/* All 16 columns. */
+INLINE void transpose(const vi *in, char *to) {
+  transpose_half(0, in, to);
+  transpose_half(1, in, to);
 }
 
 /* Row r of a pass is head h of query s: writes lse and max_logits, and returns what the row of o is multiplied by. */

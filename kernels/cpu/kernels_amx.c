@@ -7,7 +7,7 @@
  *   logits   s[key][row] = sum over d of kv[key][d] * q[d][row]: 16 KV rows are operand A as they come from memory, 64
  *            bytes of each at a time, brought together in a tile; q is operand B, laid out once a query or group
  *   softmax  every 32 keys, rows in the lanes of a vector, so nothing is done across lanes; weights that do not count
- *            are 0
+ *            are 0. A key after each product of the next 32 keys' logits, so that both units work
  *   values   o[row][c] += sum over keys of p[row][key] * v[key][c]: p is operand A, transposed; pairs of KV rows are
  *            operand B, interleaved 64 bytes at a time
  *
@@ -63,9 +63,11 @@ typedef struct passage {
   char *q;                                   /* tiles [vector][chunk] of d_qk / CHUNK chunks */
   float *o;                                  /* tiles [vector][O_TILES] */
   char *p;                                   /* tiles [vector][window / PRODUCT_KEYS][half] */
-  float *s;                                  /* tiles [2][vectors]: the logits of PRODUCT_KEYS keys */
+  float *s;                                  /* tiles [4][vectors]: the logits of two steps of the softmax */
+  char *pairs;                               /* [2][half][PRODUCT_KEYS / 2] vectors: see weigh */
   char *stage, *other;                       /* STAGE_BYTES each: what is multiplied, and what is being staged */
   float *max, *reference, *sum, *sum_before; /* [16 * vectors]; before scaling */
+  float part[16];                            /* of the sum, of the keys of a step */
   uint32_t *lane_bit;                        /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
   int32_t *lane_half;                        /* [vectors] */
   row_block *block;
@@ -79,7 +81,7 @@ typedef struct passage {
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct passage_layout {
-  uint64_t q, o, p, s, stage, max, reference, sum, sum_before, lane_bit, lane_half, block, total;
+  uint64_t q, o, p, s, pairs, stage, max, reference, sum, sum_before, lane_bit, lane_half, block, total;
 } passage_layout;
 
 enum { STAGE_BYTES = STEP * TILE_STRIDE * 2 };
@@ -96,7 +98,8 @@ static passage_layout layout_of(int32_t d_qk, int32_t rows) {
   at.o = at.q + vectors * (uint64_t)(d_qk / CHUNK) * TILE_BYTES;
   at.p = at.o + vectors * O_TILES * TILE_BYTES;
   at.s = at.p + vectors * (window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
-  at.stage = at.s + 2 * vectors * TILE_BYTES;
+  at.pairs = at.s + 4 * vectors * TILE_BYTES;
+  at.stage = at.pairs + 2 * HALVES * TILE_BYTES;
   at.max = at.stage + 2 * STAGE_BYTES;
   at.reference = at.max + fhk_part(lanes, sizeof(float));
   at.sum = at.reference + fhk_part(lanes, sizeof(float));
@@ -124,6 +127,7 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
                  .o = floats(base + at.o),
                  .p = base + at.p,
                  .s = floats(base + at.s),
+                 .pairs = base + at.pairs,
                  .stage = base + at.stage,
                  .other = base + at.stage + STAGE_BYTES,
                  .max = floats(base + at.max),
@@ -175,9 +179,17 @@ INLINE void swap_stages(passage *t) {
 
 /* ---- Softmax ----------------------------------------------------------------------------------------------------- */
 
+/*
+ * A step is PRODUCT_KEYS keys and one vector of rows. While the logits of the next PRODUCT_KEYS keys are multiplied, the
+ * steps of the last ones are done in SLICES slices each, one between two products: the tile unit works on while the
+ * vector unit does. A slice weighs some keys of its step, and transposes as much of the step before. The steps of
+ * `count` vectors from v on are numbered through, key by key.
+ */
+enum { SLICES = 4, SLICE_KEYS = PRODUCT_KEYS / SLICES };
+
 /* The logits of key k and the rows of vector v. */
 INLINE float *logits_of(const passage *t, int32_t k, int32_t v) {
-  return t->s + (k / 16 % 2 * t->vectors + v) * TILE_FLOATS + k % 16 * 16;
+  return t->s + (k / 16 % 4 * t->vectors + v) * TILE_FLOATS + k % 16 * 16;
 }
 
 /* Takes KV rows that hold NaN or Inf out of the block: those among PRODUCT_KEYS from k on that give no finite logit
@@ -205,72 +217,105 @@ static int all_finite(const passage *t, int32_t k, int32_t v) {
 }
 
 /* The rows of vector v that list key k. */
-INLINE __mmask16 members(const passage *t, int32_t k, int32_t v) {
+INLINE __mmask16 members(const int masked, const passage *t, int32_t k, int32_t v) {
+  if (!masked) return 0xffff;
   const vi member = _mm512_set1_epi32((int)t->block->member[k][t->lane_half[v]]);
   return _mm512_test_epi32_mask(member, vload_bits(t->lane_bit + 16 * v));
 }
 
-/* The largest logit of each row of vector v among PRODUCT_KEYS keys. */
-INLINE vf largest(const int masked, const passage *t, int32_t k, int32_t v) {
-  const float *s[2] = {logits_of(t, k, v), logits_of(t, k + 16, v)};
-  vf part[4];
-  UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(-INFINITY);
-  UNROLL for (int i = 0; i < PRODUCT_KEYS; i++) {
-    const vf x = vload(s[i / 16] + i % 16 * 16);
-    part[i % 4] = masked ? _mm512_mask_max_ps(part[i % 4], members(t, k + i, v), part[i % 4], x) : vmax(part[i % 4], x);
-  }
-  return vmax(vmax(part[0], part[1]), vmax(part[2], part[3]));
+/* A row's first largest logit becomes its reference. */
+INLINE void find_references(const int masked, passage *t, int32_t k, int32_t v) {
+  vf largest = vset1(-INFINITY);
+  for (int i = 0; i < PRODUCT_KEYS; i++)
+    largest = _mm512_mask_max_ps(largest, members(masked, t, k + i, v), largest, vload(logits_of(t, k + i, v)));
+  const vf reference = vload(t->reference + 16 * v);
+  vstore(t->reference + 16 * v, _mm512_mask_mov_ps(reference, no_reference(reference), largest));
+}
+
+/* What comes before the weights of the step of key k and vector v. A KV row with NaN or Inf gives no finite logit with
+ * any row, so the first vector finds it. */
+INLINE void begin_step(const int masked, passage *t, int32_t k, int32_t v) {
+  for (int64_t i = fhk_clamp(t->block->keys, k, k + PRODUCT_KEYS); i < k + PRODUCT_KEYS; i++)
+    vstore(logits_of(t, (int32_t)i, v), vset1(-INFINITY));
+  if (masked && v == 0 && !all_finite(t, k, v)) leave_out_spoilt(t, k, v);
+  if (no_reference(vload(t->reference + 16 * v))) find_references(masked, t, k, v);
 }
 
 /* The upper halves of a and b, a's lower: a pair for the tile unit. */
 INLINE vi pair(vi a, vi b) { return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(a, 16), b); }
 
-/* Weights of PRODUCT_KEYS keys for the rows of vector v, as operand A; adds them to the rows' sums. */
-INLINE void weigh(const int masked, passage *t, int32_t k, int32_t v, vf reference) {
-  const vf scale = vset1(t->scale), base = finite_reference(reference);
+/* A slice in progress: SLICE_KEYS keys for the rows of one vector. */
+typedef struct slice {
+  const float *s;
+  const uint32_t *member; /* of every other word */
+  vi bits, high, low;     /* the lanes' bits; the weights of the last key, if the next one makes a pair */
+  vf max, base, scale;
+  vf part[2]; /* Sums of a few keys: many small numbers added to a large one would all be rounded the same way. */
+  char *pairs;
+} slice;
+
+INLINE slice begin_slice(const int masked, const int count, passage *t, int32_t v, int32_t number) {
+  const int32_t step = number / SLICES, part = number % SLICES, k = step / count * PRODUCT_KEYS;
+  slice w;
+  v += step % count;
+  if (part == 0) begin_step(masked, t, k, v);
+  w.s = logits_of(t, k + part * SLICE_KEYS, v);
+  w.pairs = t->pairs + step % 2 * HALVES * TILE_BYTES + part * SLICE_KEYS * 32;
+  w.member = &t->block->member[k + part * SLICE_KEYS][t->lane_half[v]];
+  w.bits = vload_bits(t->lane_bit + 16 * v);
+  w.base = finite_reference(vload(t->reference + 16 * v));
+  w.max = vload(t->max + 16 * v);
+  w.scale = vset1(t->scale);
+  w.part[0] = part ? vload(t->part) : vset1(0);
+  w.part[1] = vset1(0);
+  return w;
+}
+
+/* The weights of the slice's key i, in two halves. Two neighbouring keys of a row come to lie side by side. */
+INLINE void weigh(const int masked, slice *w, int i) {
   const vi upper = _mm512_set1_epi32((int)0xffff0000u), half = _mm512_set1_epi32(0x8000);
-  char *to = t->p + ((int64_t)v * (t->window / PRODUCT_KEYS) + k / PRODUCT_KEYS) * HALVES * TILE_BYTES;
-  const float *s[2] = {logits_of(t, k, v), logits_of(t, k + 16, v)};
-  vi high[16], low[16];
-  /* Sums of a few keys each: many small numbers added to a large one would all be rounded the same way. */
-  vf part[4];
-  UNROLL for (int i = 0; i < 4; i++) part[i] = vset1(0);
-  UNROLL for (int i = 0; i < 16; i++) {
-    vi h[2], l[2];
-    UNROLL for (int j = 0; j < 2; j++) {
-      vf p = weight(vmul(vsub(vload(s[i / 8] + (2 * i + j) % 16 * 16), base), scale));
-      if (masked) p = _mm512_maskz_mov_ps(members(t, k + 2 * i + j, v), p);
-      part[2 * (i % 2) + j] = vadd(part[2 * (i % 2) + j], p);
-      h[j] = _mm512_and_si512(_mm512_castps_si512(p), upper);
-      l[j] = _mm512_add_epi32(_mm512_castps_si512(vsub(p, _mm512_castsi512_ps(h[j]))), half);
-    }
-    high[i] = pair(h[0], h[1]);
-    low[i] = pair(l[0], l[1]);
+  const __mmask16 counts = masked ? _mm512_test_epi32_mask(_mm512_set1_epi32((int)w->member[2 * i]), w->bits) : 0xffff;
+  const vf x = vload(w->s + 16 * i);
+  w->max = masked ? _mm512_mask_max_ps(w->max, counts, w->max, x) : vmax(w->max, x);
+  const vf p = weight_of(counts, vmul(vsub(x, w->base), w->scale));
+  w->part[i % 2] = vadd(w->part[i % 2], p);
+  const vi high = _mm512_and_si512(_mm512_castps_si512(p), upper);
+  const vi low = _mm512_add_epi32(_mm512_castps_si512(vsub(p, _mm512_castsi512_ps(high))), half);
+  if (i % 2) {
+    vstore_bits(w->pairs + i / 2 * 64, pair(w->high, high));
+    vstore_bits(w->pairs + TILE_BYTES + i / 2 * 64, pair(w->low, low));
   }
-  transpose(high, to);
-  transpose(low, to + TILE_BYTES);
-  const vf sum = vadd(vadd(part[0], part[1]), vadd(part[2], part[3]));
-  vstore(t->sum + 16 * v, vadd(vload(t->sum + 16 * v), sum));
+  w->high = high;
+  w->low = low;
 }
 
-/* Weights of PRODUCT_KEYS keys from k on. A row's first largest logit becomes its reference. Where a later one comes
- * to lie more than SLACK above, the block is late: its weights are computed again once its largest logits are known. */
-INLINE void softmax(const int masked, passage *t, int32_t k, int32_t v) {
-  for (int64_t i = fhk_clamp(t->block->keys, k, k + PRODUCT_KEYS); i < k + PRODUCT_KEYS; i++)
-    vstore(logits_of(t, (int32_t)i, v), vset1(-INFINITY));
-  if (masked && !all_finite(t, k, v)) leave_out_spoilt(t, k, v);
-  const vf max = vmax(vload(t->max + 16 * v), largest(masked, t, k, v));
-  vstore(t->max + 16 * v, max);
-  vf reference = vload(t->reference + 16 * v);
-  reference = _mm512_mask_mov_ps(reference, no_reference(reference), max);
-  vstore(t->reference + 16 * v, reference);
-  const vf rise = vmul(vsub(max, reference), vset1(t->scale));
+/* Part `part` of `parts` of the slice. */
+INLINE void weigh_keys(const int masked, slice *w, const int part, const int parts) {
+  for (int i = part * SLICE_KEYS / parts; i < (part + 1) * SLICE_KEYS / parts; i++) weigh(masked, w, i);
+}
+
+/* Where a largest logit has come to lie more than SLACK above the reference, the block is late: its weights are computed
+ * again once its largest logits are known. */
+INLINE void end_slice(const int count, passage *t, int32_t v, int32_t number, const slice *w) {
+  v += number / SLICES % count;
+  const vf part = vadd(w->part[0], w->part[1]);
+  if (number % SLICES < SLICES - 1) vstore(t->part, part);
+  else vstore(t->sum + 16 * v, vadd(vload(t->sum + 16 * v), part));
+  vstore(t->max + 16 * v, w->max);
+  const vf rise = vmul(vsub(w->max, vload(t->reference + 16 * v)), w->scale);
   if (_mm512_cmp_ps_mask(rise, vset1(SLACK), _CMP_GT_OQ)) t->late = 1;
-  weigh(masked, t, k, v, reference);
 }
 
-static void softmax_masked(passage *t, int32_t k, int32_t v) { softmax(1, t, k, v); }
-static void softmax_of_all(passage *t, int32_t k, int32_t v) { softmax(0, t, k, v); }
+/* Half the rows of one half of the weights, to their place as operand A. */
+INLINE void transpose_slice(const int count, passage *t, int32_t v, int32_t number) {
+  const int32_t step = number / SLICES, part = number % SLICES, k = step / count * PRODUCT_KEYS;
+  const char *pairs = t->pairs + (step % 2 * HALVES + part / 2) * TILE_BYTES;
+  char *to = t->p + (((int64_t)(v + step % count) * t->window + k) / PRODUCT_KEYS * HALVES + part / 2) * TILE_BYTES;
+  vi in[16];
+  UNROLL for (int i = 0; i < 16; i++) in[i] = vload_bits(pairs + i * 64);
+  if (part % 2) transpose_half(1, in, to);
+  else transpose_half(0, in, to);
+}
 
 /* ---- Logits ------------------------------------------------------------------------------------------------------ */
 
@@ -291,15 +336,17 @@ typedef struct upcoming {
 } upcoming;
 
 /* A tile of 16 KV rows times the same chunk of `count` vectors' q, `apart` bytes from each other. After every product
- * comes a part of what is staged, so that the tile unit and the vector unit work at the same time. */
+ * comes a part of what is staged, and of the slice w unless it is NULL, so that the tile unit and the vector unit work at
+ * the same time. Much of a slice in one place would fill the scheduler, and no product behind it could start. */
 #define MULTIPLY(v, a, b)                                                                                 \
   if (count > (v)) {                                                                                      \
     TILE_LOAD_ONCE(b, q + (v)*apart);                                                                     \
     TILE_PRODUCT(v, a, b);                                                                                \
     stage_rows(8 * part + (v)*8 / count, 8 * part + ((v) + 1) * 8 / count, next->to, next->row, next->d); \
+    if (w) weigh_keys(masked, w, part *count + (v), 2 * count);                                           \
   }
-INLINE void multiply_chunk(const int count, const int part, const char *q, int64_t apart, const char *kv,
-                           const upcoming *next) {
+INLINE void multiply_chunk(const int masked, const int count, const int part, const char *q, int64_t apart,
+                           const char *kv, const upcoming *next, slice *w) {
   if (part == 0) {
     TILE_LOAD(4, kv);
     MULTIPLY(0, 4, 6)
@@ -329,37 +376,66 @@ INLINE void store_logits(const int count, float *s) {
   if (count > 3) TILE_STORE(3, s + 3 * TILE_FLOATS);
 }
 
-/* `count` vectors of rows from v on against all keys of the block, 16 at a time, and the softmax of every other 16. */
-INLINE void logits(const int count, passage *t, int32_t keys, int32_t v) {
+/* `count` vectors of rows from v on against all keys of the block, 16 at a time, and their weights. Rows are staged two
+ * turns before they are multiplied: their stores have left for the first level by then. */
+INLINE void logits(const int masked, const int count, passage *t, int32_t keys, int32_t v) {
   const uint16_t *const *row = t->block->row;
   const int64_t apart = (int64_t)(t->d_qk / CHUNK) * TILE_BYTES;
+  const int32_t turns = t->d_qk / (2 * CHUNK); /* of 16 keys; half as many as there are slices, or more */
+  const int32_t slices = keys / PRODUCT_KEYS * count * SLICES;
+  int32_t number = 0, due = 0, ring = 0;
   stage_rows(0, 16, t->stage, row, 0);
+  stage_rows(0, 16, t->stage + 2 * TILE_BYTES, row, 2 * CHUNK);
   for (int32_t k = 0; k < keys; k += 16, row += 16) {
     const char *q = t->q + v * apart;
     clear_sums();
-    for (int32_t d = 0; d < t->d_qk; d += 2 * CHUNK, q += 2 * TILE_BYTES) {
-      const int last = d + 2 * CHUNK == t->d_qk;
-      const upcoming next = {t->other, last ? row + 16 : row, last ? 0 : d + 2 * CHUNK};
-      multiply_chunk(count, 0, q, apart, t->stage, &next);
-      multiply_chunk(count, 1, q + TILE_BYTES, apart, t->stage + TILE_BYTES, &next);
-      swap_stages(t);
+    for (int32_t i = 0; i < turns; i++, q += 2 * TILE_BYTES, ring++) {
+      const int ends = i + 2 >= turns;
+      const upcoming next = {t->stage + (ring + 2) % 4 * 2 * TILE_BYTES, ends ? row + 16 : row,
+                             2 * CHUNK * (ends ? i + 2 - turns : i + 2)};
+      const char *kv = t->stage + ring % 4 * 2 * TILE_BYTES;
+      if (k >= PRODUCT_KEYS) due += count * SLICES;
+      if (due < 2 * turns) {
+        multiply_chunk(masked, count, 0, q, apart, kv, &next, NULL);
+        multiply_chunk(masked, count, 1, q + TILE_BYTES, apart, kv + TILE_BYTES, &next, NULL);
+        continue;
+      }
+      slice w = begin_slice(masked, count, t, v, number);
+      multiply_chunk(masked, count, 0, q, apart, kv, &next, &w);
+      multiply_chunk(masked, count, 1, q + TILE_BYTES, apart, kv + TILE_BYTES, &next, &w);
+      end_slice(count, t, v, number, &w);
+      if (number >= SLICES) transpose_slice(count, t, v, number - SLICES);
+      number++;
+      due -= 2 * turns;
     }
     store_logits(count, logits_of(t, k, v));
-    if (k % PRODUCT_KEYS)
-      for (int32_t i = v; i < v + count; i++) {
-        if (t->masked) softmax_masked(t, k + 16 - PRODUCT_KEYS, i);
-        else softmax_of_all(t, k + 16 - PRODUCT_KEYS, i);
-      }
+  }
+  for (; number < slices + SLICES; number++) {
+    if (number < slices) {
+      slice w = begin_slice(masked, count, t, v, number);
+      weigh_keys(masked, &w, 0, 1);
+      end_slice(count, t, v, number, &w);
+    }
+    if (number >= SLICES) transpose_slice(count, t, v, number - SLICES);
   }
 }
 
+/* One function each, all of the compiler's registers for one. */
+static void logits_of_1(passage *t, int32_t keys, int32_t v) { logits(0, 1, t, keys, v); }
+static void logits_of_2(passage *t, int32_t keys, int32_t v) { logits(0, 2, t, keys, v); }
+static void logits_of_3(passage *t, int32_t keys, int32_t v) { logits(0, 3, t, keys, v); }
+static void logits_of_4(passage *t, int32_t keys, int32_t v) { logits(0, 4, t, keys, v); }
+static void masked_logits_of_1(passage *t, int32_t keys, int32_t v) { logits(1, 1, t, keys, v); }
+static void masked_logits_of_2(passage *t, int32_t keys, int32_t v) { logits(1, 2, t, keys, v); }
+static void masked_logits_of_3(passage *t, int32_t keys, int32_t v) { logits(1, 3, t, keys, v); }
+static void masked_logits_of_4(passage *t, int32_t keys, int32_t v) { logits(1, 4, t, keys, v); }
+
 static void weights(passage *t, int32_t keys) {
-  for (int32_t v = 0; v < t->vectors; v += VECTORS) switch (t->vectors - v) {
-      case 1: logits(1, t, keys, v); break;
-      case 2: logits(2, t, keys, v); break;
-      case 3: logits(3, t, keys, v); break;
-      default: logits(4, t, keys, v);
-    }
+  static void (*const run[2][VECTORS])(passage *, int32_t, int32_t) = {
+      {logits_of_1, logits_of_2, logits_of_3, logits_of_4},
+      {masked_logits_of_1, masked_logits_of_2, masked_logits_of_3, masked_logits_of_4}};
+  for (int32_t v = 0; v < t->vectors; v += VECTORS)
+    run[t->masked][fhk_clamp(t->vectors - v, 1, VECTORS) - 1](t, keys, v);
   t->executed += (uint64_t)keys * 16 * (uint64_t)t->vectors * (uint64_t)t->d_qk;
 }
 
@@ -654,6 +730,7 @@ static passage *start_group(const fh_call *call, const fhk_group *g, void *memor
   for (int32_t r = 0; r < 16 * t->vectors; r++) {
     const int32_t i = r / call->h_q;
     t->lane_bit[r] = r < rows ? (uint32_t)1 << i % 32 : 0;
+    if (r >= rows) t->reference[r] = 0; /* which no key will set */
     if (r % 16 == 0)
       t->lane_half[r / 16] = i / 32; /* of the whole vector: only with one head are there queries past 32 */
     if (r < rows) q[r] = call->q + (g->first + i) * call->q_stride_s + r % call->h_q * call->q_stride_h;
