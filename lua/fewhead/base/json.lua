@@ -372,21 +372,22 @@ local CUT = '"' .. CUT_VALUE .. '"'
 -- M.decode for texts that follow one another and repeat themselves. names: keys of objects. An object under such a key whose text
 -- is that of the text before is not read again: both values hold one table. Text that is no JSON has M.decode's message.
 local function decoder(names)
-  local marks, last = {}, {} -- by name: "name":{ and { text = of the object that was read last, with its key; value = that }
-  for _, name in ipairs(names) do marks[name] = '"' .. name .. '":' end
-  -- Where the object of a name is in a text, and its table; nil where there is none or it is no JSON.
+  -- By name: name":{ without its first quote, which texts are full of; { text = that and the object that was read last, value }.
+  local marks, last = {}, {}
+  for _, name in ipairs(names) do marks[name] = name .. '":' end
+  -- Where the object of a name is in a text, without its key, and its table; nil where there is none or it is no JSON.
   local function find(text, name)
     local mark, known = marks[name], last[name]
     if known then
       local first, past = text:find(known.text, 1, true)
-      if first then return first, past, known.value end
+      if first then return first + #mark, past, known.value end
     end
     local first = text:find(mark .. "{", 1, true)
     local object = first and text:match("^%b{}", first + #mark)
     local value = object and M.decode(object) -- braces within text may have misled the match
     if not value then return nil end
     last[name] = { text = mark .. object, value = value }
-    return first, first + #mark + #object - 1, value
+    return first + #mark, first + #mark + #object - 1, value
   end
   local function read(text)
     local cut, taken = text, {}
@@ -394,7 +395,7 @@ local function decoder(names)
       local first, past, value = find(cut, name)
       if first then
         taken[name] = value
-        cut = cut:sub(1, first - 1) .. marks[name] .. CUT .. cut:sub(past + 1)
+        cut = cut:sub(1, first - 1) .. CUT .. cut:sub(past + 1)
       end
     end
     local value = M.decode(cut)
