@@ -17,6 +17,7 @@ M.null = setmetatable({}, { __tostring = function() return "null" end, __shown =
 
 local MAX_DEPTH = 200       -- deeper than any record; stops a table that holds itself
 local WHOLE_LIMIT = 2 ^ 53  -- a double holds every whole number up to it
+local SHORT_LIMIT = 1e14    -- tostring writes all digits of whole numbers below it
 
 local arrays = setmetatable({}, { __mode = "k" })
 local orders = setmetatable({}, { __mode = "k" })
@@ -70,8 +71,20 @@ local function repair(s)
 end
 
 local function quote(s)
+  if not s:find('[%z\1-\31"\\\128-\255]') then return '"' .. s .. '"' end
   if s:find("[\128-\255]") then s = repair(s) end
   return '"' .. s:gsub('[%z\1-\31"\\]', escape) .. '"'
+end
+
+-- Keys of objects as they are written, with the colon: records repeat theirs. So many are kept at most.
+local keys_written, keys_kept, MOST_KEYS = {}, 0, 1000
+
+local function written_key(key)
+  local text = keys_written[key]
+  if text then return text end
+  text = quote(key) .. ":"
+  if keys_kept < MOST_KEYS then keys_written[key], keys_kept = text, keys_kept + 1 end
+  return text
 end
 
 local SHOWN_PATH = 80 -- characters of a key path that a message shows
@@ -87,88 +100,119 @@ local function key_path(path, key)
   return path == "" and key or path .. "." .. key
 end
 
--- Raised inside encode and given to its caller with the caller's line.
-local function refuse(path, given, wanted)
+-- Raised inside encode and given to its caller with the caller's line. at: the keys that lead to the value, outermost first;
+-- depth: how many of them count.
+local function refuse(at, depth, given, wanted)
+  local path = ""
+  for i = 1, depth do path = key_path(path, at[i]) end
   error({ refused = ("json: %s: got %s, wanted %s"):format(place(path), given, wanted) }, 0)
 end
 
-local function number(v, path)
-  if v ~= v then refuse(path, "NaN", "a finite number") end
-  if v == math.huge or v == -math.huge then refuse(path, v > 0 and "inf" or "-inf", "a finite number") end
-  if v == math.floor(v) and math.abs(v) <= WHOLE_LIMIT then return ("%.0f"):format(v) end
+local function number(v, at, depth)
+  if v == math.floor(v) and v > -SHORT_LIMIT and v < SHORT_LIMIT then return tostring(v) end
+  if v == math.floor(v) and v >= -WHOLE_LIMIT and v <= WHOLE_LIMIT then return ("%.0f"):format(v) end
+  if v ~= v then refuse(at, depth, "NaN", "a finite number") end
+  if v == math.huge or v == -math.huge then refuse(at, depth, v > 0 and "inf" or "-inf", "a finite number") end
   local text = ("%.17g"):format(v)
   return text:find("[.e]") and text or text .. ".0" -- read back as a number that is not whole by its spelling
 end
 
--- Is t a list? Its keys are 1 .. #t and nothing else; {} is an object unless marked.
-local function is_list(t, path)
-  local count, n = 0, #t
-  local other
+-- The keys of t in the order in which they are written; nil for a list, whose keys are 1 .. #t and nothing else. {} is an object
+-- unless marked.
+local function keys_of(t, at, depth)
+  local found, texts, numbers, n = {}, 0, 0, #t
+  local other, odd -- a key that is no number; the type of one that is no text either
   for key in pairs(t) do
-    count = count + 1
-    if type(key) ~= "number" then other = key
-    elseif key < 1 or key ~= math.floor(key) then refuse(path, ("key %.17g"):format(key), "a list from 1 up or text keys") end
+    local kind = type(key)
+    if kind == "string" then
+      texts = texts + 1
+      found[texts] = key
+    elseif kind == "number" then
+      numbers = numbers + 1
+      if key < 1 or key ~= math.floor(key) then
+        refuse(at, depth, ("key %.17g"):format(key), "a list from 1 up or text keys")
+      end
+    else other, odd = key, kind end
   end
+  if other == nil then other = found[1] end
   if other ~= nil and (n > 0 or arrays[t]) then
-    refuse(path, ("a list of %d that also has key %q"):format(n, tostring(other)), "a list or an object")
+    refuse(at, depth, ("a list of %d that also has key %q"):format(n, tostring(other)), "a list or an object")
   end
-  if other == nil and count ~= n then refuse(path, "a list with gaps", "none") end
-  return arrays[t] or n > 0
-end
-
-local function object_keys(t, path)
+  if other == nil and numbers ~= n then refuse(at, depth, "a list with gaps", "none") end
+  if other == nil and (arrays[t] or n > 0) then return nil end
+  odd = odd or numbers > 0 and "number"
+  if odd then refuse(at, depth, "a key that is a " .. odd, "text keys") end
+  table.sort(found)
+  local order = orders[t]
+  if not order then return found end
   local keys, seen = {}, {}
-  for _, key in ipairs(orders[t] or {}) do
+  for _, key in ipairs(order) do
     if t[key] ~= nil then keys[#keys + 1], seen[key] = key, true end
   end
-  local rest = {}
-  for key in pairs(t) do
-    if type(key) ~= "string" then refuse(path, "a key that is a " .. type(key), "text keys") end
-    if not seen[key] then rest[#rest + 1] = key end
+  for _, key in ipairs(found) do
+    if not seen[key] then keys[#keys + 1] = key end
   end
-  table.sort(rest)
-  for _, key in ipairs(rest) do keys[#keys + 1] = key end
   return keys
 end
 
 local write
 
-local function write_table(t, path, depth, out)
-  if depth > MAX_DEPTH then refuse(path, ("more than %d levels"):format(MAX_DEPTH), "a tree") end
-  if is_list(t, path) then
+local function write_parts(t, at, depth, out)
+  if depth >= MAX_DEPTH then refuse(at, depth, ("more than %d levels"):format(MAX_DEPTH), "a tree") end
+  local keys = keys_of(t, at, depth)
+  if not keys then
     out[#out + 1] = "["
     for i = 1, #t do
       if i > 1 then out[#out + 1] = "," end
-      write(t[i], key_path(path, i), depth + 1, out)
+      at[depth + 1] = i
+      write(t[i], at, depth + 1, out)
     end
     out[#out + 1] = "]"
   else
     out[#out + 1] = "{"
-    for i, key in ipairs(object_keys(t, path)) do
+    for i, key in ipairs(keys) do
       if i > 1 then out[#out + 1] = "," end
-      out[#out + 1] = quote(key)
-      out[#out + 1] = ":"
-      write(t[key], key_path(path, key), depth + 1, out)
+      out[#out + 1] = written_key(key)
+      at[depth + 1] = key
+      write(t[key], at, depth + 1, out)
     end
     out[#out + 1] = "}"
   end
 end
 
-function write(v, path, depth, out)
-  local kind = type(v)
-  if v == M.null then out[#out + 1] = "null"
-  elseif kind == "table" then write_table(v, path, depth, out)
-  elseif kind == "string" then out[#out + 1] = quote(v)
-  elseif kind == "number" then out[#out + 1] = number(v, path)
-  elseif kind == "boolean" then out[#out + 1] = tostring(v)
-  else refuse(path, kind, "a table, text, a number, a boolean or json.null") end
+-- A table, or its text where out.kept has that.
+local function write_table(t, at, depth, out)
+  local kept = out.kept and out.kept[t]
+  if kept == false then
+    local parts = {}
+    write_parts(t, at, depth, parts)
+    kept = table.concat(parts)
+    out.kept[t] = kept
+  end
+  if kept then out[#out + 1] = kept else write_parts(t, at, depth, out) end
 end
 
---- The value as one line of JSON. Raises `json: case.s_q: got NaN, wanted a finite number` at the caller's line for NaN,
--- infinity, cdata, functions, lists with gaps, tables that mix list and keys, and tables that hold themselves.
-function M.encode(value)
-  local out = {}
-  local ok, err = pcall(write, value, "", 1, out)
+function write(v, at, depth, out)
+  local kind = type(v)
+  if v == M.null then out[#out + 1] = "null"
+  elseif kind == "table" then write_table(v, at, depth, out)
+  elseif kind == "string" then out[#out + 1] = quote(v)
+  elseif kind == "number" then out[#out + 1] = number(v, at, depth)
+  elseif kind == "boolean" then out[#out + 1] = tostring(v)
+  else refuse(at, depth, kind, "a table, text, a number, a boolean or json.null") end
+end
+
+-- Not compiled: LuaJIT 2.1.0-beta3 takes the deep recursion for a loop, and leaves levels out.
+jit.off(write)
+jit.off(write_table)
+jit.off(write_parts)
+
+--- The value as one line of JSON. kept: { [table] = false } for tables that stand in several values and do not change between
+-- them: their text is made once and kept there. Raises `json: case.s_q: got NaN, wanted a finite number` at the caller's line for
+-- NaN, infinity, cdata, functions, lists with gaps, tables that mix list and keys, and tables that hold themselves.
+function M.encode(value, kept)
+  local out = { kept = kept }
+  local ok, err = pcall(write, value, {}, 0, out)
   if ok then return table.concat(out) end
   error(type(err) == "table" and err.refused or err, 2)
 end
