@@ -33,6 +33,7 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   int getppid(void);
   int prctl(int option, unsigned long value, unsigned long a, unsigned long b, unsigned long c);
   int usleep(unsigned int microseconds);
+  int clock_gettime(int clock, fewhead_timespec *time);
   long write(int fd, const void *bytes, size_t count);
   int fflush(void *stream);
   void _exit(int status);
@@ -213,6 +214,15 @@ function M.kill(pid, signal) return C.kill(pid, signal) == 0 end
 
 --- Sleep for this many microseconds, less than a second.
 function M.sleep_us(us) C.usleep(us) end
+
+local CLOCK_MONOTONIC = 1
+local time = ffi.new("fewhead_timespec")
+
+--- Seconds of a clock that never jumps.
+function M.seconds()
+  C.clock_gettime(CLOCK_MONOTONIC, time)
+  return tonumber(time.sec) + tonumber(time.nsec) / 1e9
+end
 
 --- Write text to a file descriptor at once, past Lua's buffers. false where not all of it could be written.
 function M.write_fd(fd, text)

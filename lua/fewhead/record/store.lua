@@ -5,9 +5,10 @@
 --   assert(run:add("9f3a61c25b0d7e48", 1, records)); run:finish { state = "complete" }
 --   print(store.find("results/local"))           --> results/local/latest/records.jsonl
 --
--- A folder holds run.json (what was asked for, and how it ended) and records.jsonl, to which each cell's records are appended and
--- brought to the disk before the next cell begins. A run that is killed loses the cell at hand. All cells of a folder have the
--- same build, device and settings, and each cell stands there once.
+-- A folder holds run.json (what was asked for, and how it ended) and records.jsonl, to which each cell's records are appended as
+-- soon as they are known. A run that is killed loses the cell at hand; the system keeps what it was handed. Only a power cut can
+-- take more: the records of the last second. All cells of a folder have the same build, device and settings, and each cell stands
+-- there once.
 --
 -- results/DEVICE is no folder of runs but the evidence of a device, NAME.jsonl and NAME.md for each experiment: a run that is to
 -- go there has its folder in results/local, and publish() copies its files when the run is whole.
@@ -24,6 +25,10 @@ local RECORDS, HEAD, LATEST = "records.jsonl", "run.json", "latest"
 local SEQUENCE = ".sequence" -- in the folder of runs: how many were started there; its lock orders those that start at once
 
 local LOCK_TRIES, LOCK_WAIT_US = 1000, 10000
+
+-- Records are handed to the system at once, which a killed process does not lose; they are brought to the disk, which takes as
+-- long as a short cell, at most so often.
+local SYNC_SECONDS = 1
 
 local Run = { __name = "run" }
 Run.__index = Run
@@ -247,15 +252,35 @@ function M.cells(folder)
   return done, order
 end
 
---- Append records as they are, and bring them to the disk: those of a run that is not resumed. true | nil, error; after an error
--- the file ends with what stood there before, and the run takes no more.
+-- The lines of records. The header of the run, which all of them have, and a case, which the paths of a cell share, are written
+-- as text once.
+local function text_of(self, list)
+  local lines, kept = {}, {}
+  for i, record in ipairs(list) do
+    if record.case then kept[record.case] = kept[record.case] or false end
+    if record.run then kept[record.run] = self.header == record.run and self.header_text or kept[record.run] or false end
+    lines[i] = json.encode(record, kept) .. "\n"
+    self.header, self.header_text = record.run, record.run and kept[record.run]
+  end
+  return table.concat(lines)
+end
+
+-- Bring what was appended to the disk, where that was not done within the last second. true | nil, error.
+local function sync(run)
+  local now = posix.seconds()
+  if run.synced and now - run.synced < SYNC_SECONDS then return true end
+  local ok, err = posix.sync(run.file)
+  run.synced = posix.seconds()
+  return ok, err
+end
+
+--- Append records as they are. The system has them when this returns, and the disk a second later at most or with the next ones.
+-- true | nil, error; after an error the file ends with what stood there before, and the run takes no more.
 function Run:append(list)
   if not self.file then return nil, self.path .. ": closed" end
-  local lines = {}
-  for i, record in ipairs(list) do lines[i] = json.encode(record) .. "\n" end
-  local text = table.concat(lines)
+  local text = text_of(self, list)
   local ok, err = self.file:write(text)
-  if ok then ok, err = posix.sync(self.file) end
+  if ok then ok, err = sync(self) end
   if not ok then
     pcall(self.file.close, self.file)
     self.file = nil
@@ -281,9 +306,7 @@ end
 
 --- Put other records in the place of those of the file, at once. true | nil, error.
 function Run:rewrite(list)
-  local lines = {}
-  for i, record in ipairs(list) do lines[i] = json.encode(record) .. "\n" end
-  local text = table.concat(lines)
+  local text = text_of(self, list)
   if self.file then self.file:close() end
   local ok, err = file.write(self.path, text)
   if ok then ok, err = open_records(self) end
@@ -314,12 +337,15 @@ end
 --- End the run: what stands in `head` goes to run.json, and the records are closed. true | nil, error.
 function Run:finish(head)
   for key, value in pairs(head or {}) do self.head[key] = value end
+  local synced, reason = true, nil
   if self.file then
+    synced, reason = posix.sync(self.file)
     self.file:close()
     self.file = nil
   end
   local ok, err = write_head(self)
-  return ok, err
+  if ok and synced then return true end
+  return nil, err or ("%s: %s"):format(self.path, reason)
 end
 
 --- How two fingerprints differ: "library: a, here b; threads: 2, here 4"; nil where they do not.
