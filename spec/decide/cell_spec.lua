@@ -62,8 +62,8 @@ describe("a sweep in a worker process", function()
 
   it("records a cell that kills it, and goes on in a new one", function()
     local killed = false
-    local sweep = assert(small { s_q = "2,4,8", on_cell = function(i)
-      if i == 2 then
+    local sweep = assert(small { s_q = "2,128,8", heads = 64, s_kv = 4096, topk = 640, min_samples = 10, on_cell = function(i)
+      if i == 2 then -- the worker has begun it, or will
         killed = true
         posix.kill(worker_pid(), 11)
       end
@@ -73,12 +73,39 @@ describe("a sweep in a worker process", function()
     for i, record in ipairs(sweep.records) do status[i] = record.parity.status end
     assert.same({ "pass", "pass", "error", "error", "pass", "pass" }, status)
     local failed = sweep.records[3]
-    assert.equal("the worker process ended in set-up: signal 11 (Segmentation fault)", failed.parity.reason)
-    assert.same({ phase = "set-up", code = 11, text = "signal 11 (Segmentation fault)" }, failed.failure)
-    assert.same({ "s_q 4, uniform" }, sweep.failed)
+    assert.matches("^the worker process ended in [%l%- ]+: signal 11 %(Segmentation fault%)$", failed.parity.reason)
+    assert.same({ 11, "signal 11 (Segmentation fault)" }, { failed.failure.code, failed.failure.text })
+    assert.same({ "s_q 128, uniform" }, sweep.failed)
     assert.equal(3, sweep.cells)
     local again = assert(fh.sweep.read(sweep.folder))
     assert.equal(6, #again.records)
+  end)
+
+  it("begins the next cell while the records of the one before are taken", function()
+    local class = worker.class
+    local call, aheads, opened = class.call, {}, 0
+    local open = worker.open
+    function class:call(module, name, arguments, limits)
+      if name == "race" then aheads[#aheads + 1] = limits.ahead and limits.ahead.arguments.case.s_q or 0 end
+      return call(self, module, name, arguments, limits)
+    end
+    worker.open = function(...)
+      opened = opened + 1
+      return open(...)
+    end
+    local ok, err = pcall(function()
+      local sweep = assert(small { s_q = "2,-1,4,400,800", max_bytes = 1000000 })
+      local wanted = {}
+      for _, record in ipairs(sweep.records) do
+        wanted[#wanted + 1] = ("%d %s"):format(record.case.s_q, record.parity.status)
+      end
+      assert.same({ "2 pass", "2 pass", "-1 invalid", "-1 invalid", "4 pass", "4 pass", "400 invalid", "400 invalid",
+        "800 invalid", "800 invalid" }, wanted)
+    end)
+    class.call, worker.open = call, open
+    assert(ok, err)
+    assert.same({ 4, 0 }, aheads) -- no cell that is not to be measured
+    assert.equal(1, opened)
   end)
 
   it("says why a device or a path is refused", function()
@@ -171,13 +198,19 @@ describe("a sweep that is resumed", function()
   end)
 
   it("names failed cells and measures them again only when asked to", function()
-    local first = resumed(nil, { s_q = "2,4,-1", on_cell = function(i) if i == 2 then posix.kill(worker_pid(), 9) end end })
-    assert.same({ "s_q 4, uniform" }, first.failed)
-    local second = resumed(first.folder, { s_q = "2,4,-1" })
+    local function run(folder_before, changes)
+      for key, value in pairs { s_q = "2,128,-1", heads = 64, s_kv = 4096, topk = 640, min_samples = 10 } do
+        changes[key] = changes[key] or value
+      end
+      return resumed(folder_before, changes)
+    end
+    local first = run(nil, { on_cell = function(i) if i == 2 then posix.kill(worker_pid(), 9) end end })
+    assert.same({ "s_q 128, uniform" }, first.failed)
+    local second = run(first.folder, {})
     assert.same({ 0, 3 }, { second.measured, second.reused })
-    assert.same({ "s_q 4, uniform" }, second.failed)
-    assert.matches("\n1 cells failed: s_q 4, uniform", second:summary(), 1, true)
-    local third = resumed(first.folder, { s_q = "2,4,-1", retry_failed = true })
+    assert.same({ "s_q 128, uniform" }, second.failed)
+    assert.matches("\n1 cells failed: s_q 128, uniform", second:summary(), 1, true)
+    local third = run(first.folder, { retry_failed = true })
     assert.same({ 1, 2, 0 }, { third.measured, third.reused, #third.failed })
     assert.equal(6, #assert(fh.sweep.read(first.folder)).records)
   end)

@@ -70,6 +70,41 @@ describe("worker", function()
     crew:close()
   end)
 
+  it("goes on with the call that is expected next, and takes another one in a new process", function()
+    local function call(paths)
+      local module, name, arguments = check(paths)
+      return { module = module, name = name, arguments = arguments }
+    end
+    local crew = with("good")
+    local function run(one, ahead)
+      local answer = crew:call(one.module, one.name, one.arguments, { ahead = ahead })
+      local said = {}
+      for i, result in ipairs(answer.value.results) do said[i] = result.path .. " " .. result.status end
+      return table.concat(said, ", "), crew.process:get_pid()
+    end
+    local padded, gather, packed = call { "padded" }, call { "gather" }, call { "packed", "toy" }
+    local text, first = run(padded, gather)
+    assert.equal("padded pass", text)
+    assert.same({ "gather pass", first }, { run(gather, packed) })
+    assert.same({ "packed pass, toy pass", first }, { run(call { "packed", "toy" }, gather) }) -- equal, if not the same table
+    local again, second = run(padded)
+    assert.equal("padded pass", again)
+    assert.not_equal(first, second)
+    assert.same({ "gather pass", second }, { run(gather) })
+    crew:close()
+  end)
+
+  it("blames the call that ends the process, whether it was sent ahead or not", function()
+    local crew = with("crashes")
+    local module, name, arguments = check { "gather", "toy" }
+    local ahead = { module = module, name = name, arguments = arguments }
+    assert.equal("pass", called(crew, { "gather" }, { ahead = ahead }).value.results[1].status)
+    local failure = crew:call(module, name, arguments).failure
+    assert.same({ "toy", "parity", "toy", 11 }, { failure.provider, failure.phase, failure.path, failure.code })
+    assert.equal("pass", called(crew, { "gather" }).value.results[1].status)
+    crew:close()
+  end)
+
   it("says why it cannot be opened", function()
     assert.same({ nil, 'name: got "abacus", wanted cpu, cuda or cuda:N' }, { worker.open { device = "abacus" } })
     local gone = assert(provider.load(toy, "toy", "good"))

@@ -3,9 +3,9 @@
 --
 --   fewhead worker PARENT        PARENT: the number of the process that it ends with
 --
--- A line in: { open = true, device =, threads =, isa =, providers = } or { module =, name =, arguments = }. Lines out: { phase =,
--- path = } as a call goes on, then one answer. Standard output is the answers' alone: what a plug-in prints goes to standard
--- error.
+-- A line in: { open = true, device =, threads =, isa =, providers = } or { module =, name =, arguments =, tell = }. Lines out:
+-- where tell is true { phase =, path = } as a call goes on, then one answer. Standard output is the answers' alone: what a
+-- plug-in prints goes to standard error.
 local json = require "fewhead.base.json"
 local posix = require "fewhead.base.posix"
 local provider = require "fewhead.device.provider"
@@ -14,7 +14,8 @@ local M = {}
 
 local MARKS = 3 -- the descriptor of the memory shared with the parent
 
-local now = require("fewhead.measure.worker").now
+local worker = require "fewhead.measure.worker"
+local now = worker.now
 
 local LOST = {} -- what is raised where the device is lost
 
@@ -45,8 +46,9 @@ end
 
 -- What a function is told and may ask while it runs. After each phase it is looked whether the device is still there: the work
 -- of a phase that lost it is the one to blame.
-local function control_of(bench, tell, signals)
+local function control_of(bench, note, signals)
   local control, pressed = { at = { phase = "set-up" } }, false
+  note(control.at)
   function control.interrupted()
     pressed = pressed or posix.take(signals.stop)
     return pressed
@@ -63,7 +65,7 @@ local function control_of(bench, tell, signals)
   function control.phase(name, path)
     control.check_device()
     control.at = { phase = name, path = path }
-    tell(control.at)
+    note(control.at)
   end
   --- A path has failed: where the device has gone with it, that path is to blame.
   function control.failed(path)
@@ -73,9 +75,9 @@ local function control_of(bench, tell, signals)
   return control
 end
 
-local function call(bench, message, tell, signals)
+local function call(bench, message, note, signals)
   while posix.take(signals.continue) do end
-  local control, begin = control_of(bench, tell, signals), now()
+  local control, begin = control_of(bench, note, signals), now()
   local ok, value, err = pcall(function()
     local value, err = require("fewhead." .. message.module)[message.name](bench, message.arguments, control)
     control.check_device()
@@ -94,7 +96,8 @@ function M.main(argv)
   posix.end_with(tonumber(argv[1]))
   local answers = posix.take_stdout()
   local signals = { stop = posix.block(posix.SIGINT), continue = posix.block(posix.SIGCONT) }
-  provider.note_in(assert(posix.map(MARKS)))
+  local memory = assert(posix.map(MARKS))
+  provider.note_in(memory)
   require("fewhead.measure.isolate").here = true
   local function tell(message)
     local ok, text = pcall(json.encode, message)
@@ -108,7 +111,11 @@ function M.main(argv)
       bench, err = open(message)
       tell(bench and opened(bench) or { err = err })
     else
-      tell(call(bench, message, tell, signals))
+      local function note(at)
+        worker.note(memory, at.phase, at.path)
+        if message.tell and at.phase ~= "set-up" then tell(at) end
+      end
+      tell(call(bench, message, note, signals))
     end
   end
   return 0

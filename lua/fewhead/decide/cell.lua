@@ -169,19 +169,50 @@ local function race_here(self, case, limits)
   return found and { value = found } or { err = err }
 end
 
-local function race_there(self, case, limits)
-  local how = { max_seconds = limits.max_seconds }
+-- Options of fh.compare for a cell with so many seconds of timing.
+local function how_of(self, max_seconds)
+  local how = { max_seconds = max_seconds }
   for key, value in pairs(self.how) do how[key] = value end
-  return compare.apart(self.crew, case, self.paths, how, limits)
+  return how
+end
+
+-- The call that measures the cell which is to come next; its case is kept until then. nil where it makes no case.
+local function call_ahead(self, ahead)
+  self.next = { options = ahead.options, case = require("fewhead.case.case").try(ahead.options) }
+  if not self.next.case then return nil end
+  local names = {}
+  for i, path in ipairs(self.paths) do names[i] = providers.name_of(path) end
+  self.next.call = compare.race_call(self.next.case, names, how_of(self, ahead.max_seconds))
+  return self.next.call
+end
+
+-- begun: the call of this cell that was sent ahead, or nil.
+local function race_there(self, case, limits, begun)
+  local own = { begun = begun }
+  for key, value in pairs(limits) do own[key] = value end
+  own.ahead = limits.ahead and call_ahead(self, limits.ahead)
+  return compare.apart(self.crew, case, self.paths, how_of(self, limits.max_seconds), own)
+end
+
+-- The case of a cell, and the call that was sent ahead for it or nil | nil, err.
+local function case_of(self, options)
+  local kept = self.next
+  self.next = nil
+  if kept and kept.options == options and kept.case then return kept.case, kept.call end
+  local case, err = require("fewhead.case.case").try(options)
+  if not case then return nil, err end
+  return case
 end
 
 --- Measure one cell: options of fh.case. limits: max_seconds of timing; interrupted = function() -> true to stop; and in a worker
--- seconds, the wall time after which the cell has hung, deadline and on_interrupt (fewhead.measure.worker). Returns { records =
--- without `run` }; { interrupted = true }; { late = true } where the deadline came; nil, err where no worker can be started.
+-- seconds, the wall time after which the cell has hung, deadline and on_interrupt (fewhead.measure.worker), and ahead = { options
+-- =, max_seconds = } of the cell that is expected to come next, which the worker begins as soon as it is done with this one.
+-- Returns { records = without `run` }; { interrupted = true }; { late = true } where the deadline came; nil, err where no worker
+-- can be started.
 function Bench:measure(options, limits)
-  local case, err = require("fewhead.case.case").try(options)
-  if not case then return { records = M.refused(options, self.paths, self.how, "invalid", err) } end
-  local answer = (self.crew and race_there or race_here)(self, case, limits)
+  local case, begun = case_of(self, options)
+  if not case then return { records = M.refused(options, self.paths, self.how, "invalid", begun) } end
+  local answer = (self.crew and race_there or race_here)(self, case, limits, begun)
   if answer.value then
     for _, record in ipairs(answer.value.records) do record.run = nil end
     return { records = answer.value.records }

@@ -217,27 +217,55 @@ local function seconds_left(job)
   return job.limit and job.limit - tonumber(job.clock() - job.start) / 1e9
 end
 
--- Seconds of timing that a cell gets: its share of those that are left, by the work of the cells to come.
-local function timing_seconds(job, i)
+-- Seconds of timing that cell j gets, told before cell i begins: its share of those that are left, by the work of the cells to
+-- come.
+local function timing_seconds(job, i, j)
   local own, sum = job.task.own, 0
   local left = job.limit and seconds_left(job) or own.max_seconds and own.max_seconds - tonumber(job.clock() - job.start) / 1e9
   if not left then return nil end
-  for j = i, #job.list do
-    if not job.unfit[job.list[j]] then sum = sum + job.list[j].weight end
+  for k = i, #job.list do
+    if not job.unfit[job.list[k]] then sum = sum + job.list[k].weight end
   end
-  local share = sum > 0 and math.max(0, left) * job.list[i].weight / sum or 0
+  local share = sum > 0 and math.max(0, left) * job.list[j].weight / sum or 0
   return job.limit and share * TIMING_SHARE or share
+end
+
+-- How much longer cells take than their estimates said, so far; 1 at least.
+local function estimates_off(job) return job.guessed > 0 and math.max(1, job.took / job.guessed) or 1 end
+
+-- Whether a cell is to be measured: nothing is known of it, and it may fit.
+local function is_wanted(job, cell)
+  local most = job.task.own.max_bytes
+  return not (job.done[cell] or job.unfit[cell] or cell.reason or most and cell.bytes > most)
+end
+
+-- The cell behind cell i that is to be measured next, for bench:measure, which has so many seconds of timing for i; nil where
+-- there is none, or it may not fit. The worker begins it while this process takes the records of cell i.
+local function ahead_of(job, i, timing)
+  for j = i + 1, #job.list do
+    local cell = job.list[j]
+    if is_wanted(job, cell) then
+      local left = seconds_left(job)
+      local least = left and math.max(job.list[i].seconds, timing / TIMING_SHARE)
+      if left and left - least < cell.seconds * estimates_off(job) then return nil end
+      job.ahead = { cell = cell, options = cell.options, max_seconds = timing_seconds(job, i, j) }
+      return job.ahead
+    end
+  end
 end
 
 -- The records of cell i; nil, "interrupted" | "late"; or nil, nil, err where no worker can be started.
 local function measure(job, i)
   local cell, own = job.list[i], job.task.own
-  local before, timing = job.clock(), timing_seconds(job, i)
+  local before, begun = job.clock(), job.ahead
+  local timing
+  if begun and begun.cell == cell then timing = begun.max_seconds else timing = timing_seconds(job, i, i) end
+  job.ahead = nil
   local left = seconds_left(job)
   local answer, err = job.bench:measure(cell.options, {
     max_seconds = timing, seconds = own.cell_seconds or M.cell_seconds,
     deadline = left and require("fewhead.measure.worker").now() + left,
-    interrupted = own.interrupted, on_interrupt = own.on_interrupt,
+    interrupted = own.interrupted, on_interrupt = own.on_interrupt, ahead = own.worker and ahead_of(job, i, timing) or nil,
   })
   if not answer then return nil, nil, err end
   if answer.interrupted then return nil, "interrupted" end
@@ -318,8 +346,7 @@ local function step(job, i)
   local list, why, err = unmeasured(job, cell), nil, nil
   if not list then
     local left = seconds_left(job)
-    local factor = job.guessed > 0 and math.max(1, job.took / job.guessed) or 1
-    if job.unfit[cell] or left and cell.seconds * factor > left then why = "late"
+    if job.unfit[cell] or left and cell.seconds * estimates_off(job) > left then why = "late"
     else list, why, err = measure(job, i) end
   end
   if err then return false, err end

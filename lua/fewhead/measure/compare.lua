@@ -437,7 +437,8 @@ local function plain(how)
 end
 
 --- The race of one case in a worker process (fewhead.measure.worker calls it). arguments: { case = its description, paths =
--- names, how = options of M.compare that JSON holds }. Returns what M.apart gives as value; nil, err without memory for the case.
+-- names, how = options of M.compare that JSON holds }. Returns what M.apart gives as value, with the case of all records once, as
+-- `case`; nil, err without memory for the case.
 function M.race(bench, arguments, control)
   local case, err = require("fewhead.case.case").new(arguments.case)
   if not case then return nil, err end
@@ -446,6 +447,9 @@ function M.race(bench, arguments, control)
   local found
   found, err = race_all(case, bench.dev, bench.paths(arguments.paths), opts)
   case:free()
+  if found then
+    for _, record in ipairs(found.records) do found.case, record.case = record.case, nil end
+  end
   return found, err
 end
 
@@ -462,17 +466,28 @@ local function add_out(found, case, list, out, how)
   end
 end
 
+--- What crew:call is told to run that race: { module =, name =, arguments = }. case; names of paths and providers; how, options.
+function M.race_call(case, names, how)
+  return { module = "measure.compare", name = "race", arguments = { case = case:describe(), paths = names, how = plain(how) } }
+end
+
 --- That race for a caller: crew, a worker (fewhead.measure.worker); case; list, paths and providers; how, options; limits of
--- crew:call. A path that ends the process or loses the device is out, its record says why, and the others race in a new process.
--- Returns { value = { records = without `run`, noise =, sampled =, l2 =, stop = } }, or what else crew:call returns.
+-- crew:call; limits.begun, what M.race_call gave where that call was sent ahead. A path that ends the process or loses the device
+-- is out, its record says why, and the others race in a new process. Returns { value = { records = without `run`, all with one
+-- table as case, noise =, sampled =, l2 =, stop = } }, or what else crew:call returns.
 function M.apart(crew, case, list, how, limits)
   local answer, out = isolate.rounds(crew, list, function(names)
-    return "measure.compare", "race", { case = case:describe(), paths = names, how = plain(how) }
+    local call = limits.begun and #names == #list and limits.begun or M.race_call(case, names, how)
+    return call.module, call.name, call.arguments
   end, limits)
   local found = answer.value
   if not found then return answer end
   found.records = found.records or {}
-  for _, record in ipairs(found.records) do json.ordered(record, records.fields) end
+  for _, record in ipairs(found.records) do
+    record.case = found.case -- one table for all of them
+    json.ordered(record, records.fields)
+  end
+  found.case = nil
   add_out(found, case, list, out, how)
   return answer
 end

@@ -8,10 +8,11 @@
 --   crew:close()
 --
 -- The two processes talk in lines of JSON through the worker's standard input and output, and share a page of memory in which
--- the worker notes whose code runs (fewhead.device.provider). This process opens no device. The worker is `fewhead worker`
--- (fewhead.cli.worker); lua-luv starts it, which tools/setup.sh installs.
+-- the worker notes whose code runs (fewhead.device.provider) and what it does. This process opens no device. The worker is
+-- `fewhead worker` (fewhead.cli.worker); lua-luv starts it, which tools/setup.sh installs.
 
 local checkout = require "fewhead.base.checkout"
+local ffi = require "ffi"
 local json = require "fewhead.base.json"
 local posix = require "fewhead.base.posix"
 
@@ -23,7 +24,10 @@ M.missing = "fewhead: no Lua module luv, which runs the worker process: apt-get 
 --- The longest that one call of a plug-in's code may take, seconds, before it counts as hanging.
 M.provider_seconds = 120
 
-local LOOK_MS = 20 -- between two looks at the clock and at Ctrl-C
+local LOOK_MS = 50 -- between two looks at the clock and at Ctrl-C; each look takes time from what is measured
+
+-- In the shared page, behind the numbers of fewhead.device.provider: "PHASE\nPATH" and a byte 0, so many bytes at most.
+local NOTE_AT, NOTE_BYTES = 64, 512
 
 local function luv()
   local ok, found = pcall(require, "luv")
@@ -34,6 +38,17 @@ end
 --- Seconds of a clock that never jumps: what limits.deadline is measured by.
 function M.now() return tonumber(require("fewhead.base.ffi").C.fh_time_ns()) / 1e9 end
 local now = M.now
+
+--- Note in the shared memory what a worker does now: a phase, and a path's name or nil.
+function M.note(memory, phase, path)
+  ffi.copy(ffi.cast("char *", memory) + NOTE_AT, (phase .. "\n" .. (path or "")):sub(1, NOTE_BYTES - 1))
+end
+
+-- What a worker noted last: phase, path or nil.
+local function noted(memory)
+  local phase, path = ffi.string(ffi.cast("const char *", memory) + NOTE_AT):match("^(.-)\n(.*)$")
+  return phase, path ~= "" and path or nil
+end
 
 local Worker = { __name = "worker" }
 Worker.__index = Worker
@@ -78,24 +93,38 @@ local function stop(self)
     if not handle:is_closing() then handle:close() end
   end
   uv.run("nowait")
-  self.process = nil
+  self.process, self.sent = nil, nil
 end
 
--- The next line that is an answer, or nil. Lines on the way say what comes next.
+-- Hands a text to the process; where it is gone, its end says so.
+local function write(self, text)
+  local pipe = posix.block(posix.SIGPIPE)
+  self.input:write(text .. "\n")
+  while posix.take(pipe) do end
+  posix.unblock(pipe)
+end
+
+-- The next line that is an answer, or nil. Lines on the way say what comes next, to who asked for that.
 local function take_answer(self, limits)
   while #self.lines > 0 do
     local said = assert(json.decode(table.remove(self.lines, 1)))
     if not said.phase or said.lost then return said end
-    self.phase, self.path = said.phase, said.path
-    if limits.phase then limits.phase(said.phase, said.path) end
+    limits.phase(said.phase, said.path)
   end
 end
 
--- Sends a message and waits for the answer. Returns it; nil, "ended"; nil, "late" | "hung", seconds that it had.
-local function ask(self, message, limits)
+-- The text of a call. tell: whether it is to say what comes next.
+local function text_of(call, tell)
+  return json.encode { module = call.module, name = call.name, arguments = call.arguments, tell = tell or nil }
+end
+
+-- Sends a message, a text, unless it was sent ahead, then the one that comes next, and waits for the answer to the first. Returns
+-- it; nil, "ended"; nil, "late" | "hung", seconds that it had.
+local function ask(self, text, limits)
   local uv = luv()
-  local pipe = posix.block(posix.SIGPIPE) -- the worker may be gone: then its end says so
-  self.input:write(json.encode(message) .. "\n")
+  if not self.sent then write(self, text) end
+  self.sent = limits.ahead and { arguments = limits.ahead.arguments, text = text_of(limits.ahead, limits.phase ~= nil) }
+  if self.sent then write(self, self.sent.text) end
   local begin = now()
   local seconds = math.min(limits.seconds or math.huge, (limits.deadline or math.huge) - begin)
   local timer, told = uv.new_timer(), false
@@ -125,8 +154,6 @@ local function ask(self, message, limits)
   timer:stop()
   timer:close()
   uv.run("nowait") -- luv crashes where it finds the timer half closed later
-  while posix.take(pipe) do end
-  posix.unblock(pipe)
   return answer, why, had
 end
 jit.off(ask) -- the worker writes to the marks at any time
@@ -136,7 +163,7 @@ local function open(self)
   local ok, err = start(self)
   if ok and not self.marks then ok, err = nil, "worker: " .. self.unmapped end
   if not ok then return nil, err end
-  local answer = ask(self, self.task, {})
+  local answer = ask(self, json.encode(self.task), {})
   if not answer then
     local how = self.ended or { code = -1, signal = 0 }
     stop(self)
@@ -170,7 +197,8 @@ end
 -- How a call ended that has no answer, for a record.
 local function failure_of(self, why, seconds)
   local inside = self.names[self.marks[0]]
-  local failure = { phase = self.phase or "set-up", path = inside or self.path, provider = inside }
+  local phase, path = noted(self.marks)
+  local failure = { phase = phase or "set-up", path = inside or path, provider = inside }
   if why == "late" then
     failure.text = ("no answer in %.3g s"):format(seconds)
     failure.reason = failure.text
@@ -191,27 +219,32 @@ end
 --- Have the worker call fewhead.MODULE's function `name` as name(bench, arguments, control): bench = { dev =, paths = a function
 -- that puts providers in the place of their names in a list }; control = { interrupted, stopped, phase, failed = functions }. It
 -- returns a table that JSON holds, or nil and a text. limits: seconds for the call; provider_seconds for one call of a plug-in's
--- code (M.provider_seconds); deadline on M.now's clock; interrupted, on_interrupt, phase = functions.
+-- code (M.provider_seconds); deadline on M.now's clock; interrupted, on_interrupt, phase = functions; ahead = { module =, name =,
+-- arguments = }, the call that is expected to come next: the process goes on with it as soon as it has answered this one, and
+-- its answer waits for that call. Where another call comes, the process is ended, and a new one takes that.
 -- Returns one of { value = table, seconds = that the function took there }; { err = text }, also where no process can be
 -- started; { raised = text }; { interrupted = true }; { late = true } where the deadline came; { failure = { phase, path, code,
 -- text, provider = whose code ran, or nil, reason = in words, ended = true where the process ended by itself, lost = true where
 -- the device is lost } }. After the last two the next call gets a new process.
 function Worker:call(module, name, arguments, limits)
   limits = limits or {}
+  local sent = self.sent
+  local text = sent and sent.arguments == arguments and sent.text
+    or text_of({ module = module, name = name, arguments = arguments }, limits.phase ~= nil)
+  if sent and sent.text ~= text then stop(self) end
   if not self.process then
     local ok, err = open(self)
     if not ok then return { err = err } end
   end
-  self.phase, self.path, self.marks[0] = nil, nil, 0
-  local answer, why, seconds = ask(self, { module = module, name = name, arguments = arguments }, limits)
+  if not self.sent then self.marks[0] = 0 end -- else the call may have begun, and note whose code runs
+  local answer, why, seconds = ask(self, text, limits)
   if answer and answer.lost then
     stop(self)
-    local path = answer.path or self.path
-    return { failure = { phase = answer.phase, path = path, code = answer.code, text = answer.text, lost = true,
+    return { failure = { phase = answer.phase, path = answer.path, code = answer.code, text = answer.text, lost = true,
       reason = "the device was lost: " .. answer.text } }
   end
   if answer then
-    if self.told and not answer.interrupted then stop(self) end -- what it was told would end its next call
+    if self.told and (self.sent or not answer.interrupted) then stop(self) end -- what it was told would end its next call
     return answer
   end
   local pressed = limits.interrupted and limits.interrupted()
