@@ -1,4 +1,6 @@
+local helper = require "spec.helper"
 local process = require "spec.process"
+local store = require "fewhead.record.store"
 
 -- What the prompt prints when these lines come through a pipe.
 local function piped(text)
@@ -90,9 +92,20 @@ describe("fewhead repl on a pipe", function()
   it(":load brings a stored sweep back as an object", function()
     local out, err, status = unpack(piped(":load results/nvidia-h200/gate_sweep.jsonl\n#_.records > 0\n"
       .. "#Out[1]:filter({ path = 'padded' }).records > 0\n"))
-    assert.matches("verdict.*\ntrue\ntrue\n$", out)
+    assert.matches("^records of results/nvidia%-h200/gate_sweep%.jsonl\n[^\n]+verdict.*\ntrue\ntrue\n$", out)
     assert.same({ "", 0 }, { err, status })
     assert.equal(1, piped(":load /no/such\n")[3])
+  end)
+
+  it(":load says which run of a folder it takes", function()
+    local folder = helper.folder()
+    local run = assert(store.create(folder:sub(1, -2), "night", { plan = "p", cells = 1 }))
+    assert(run:add("aa", 1, { { path = "padded", provider = "fewhead", case = { s_q = 4 }, parity = { status = "invalid" } } }))
+    run:finish { state = "complete" }
+    local out, err = unpack(piped((":load %s\n"):format(folder)))
+    assert.equal("", err)
+    assert.matches("^records of run %d+T%d+Z%-night: 1 cells, complete\n", out)
+    helper.shell("rm -rf " .. folder)
   end)
 
   it("names the commands after an unknown one", function()

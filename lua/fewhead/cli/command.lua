@@ -119,6 +119,8 @@ local function load_sweep(prompt, path)
   need(path, "load", "a JSONL file of records")
   local sweep, err = require("fewhead.decide.sweep").read(path)
   if not sweep then error(err, 0) end
+  local store = require "fewhead.record.store"
+  say("records of " .. store.describe(store.find(path, store.is_sweep)))
   prompt:run(function() return sweep end, ":load " .. path, true, ("assert(fh.sweep.read(%q))"):format(path))
 end
 
