@@ -12,7 +12,7 @@ local opt = fh.options {
   name = "bench", about = "GFLOP/s of every path beside OpenBLAS sgemm, equal threads, one run.",
   options = {
     "preset", { "s_q", "INTEGER", default = 2048 }, "pattern", "layout", "seconds", { "device", default = "cpu" },
-    { "--blas", "LIBRARY", "what has cblas_sgemm", default = "libopenblas.so.0" }, "out", "tags",
+    { "--blas", "LIBRARY", "what has cblas_sgemm", default = "libopenblas.so.0" }, "out", "name", "tags",
   },
 }:read(arg)
 

@@ -12,7 +12,7 @@
 -- 281 ms.
 local fh = require "fewhead"
 
-local options, start = { "out" }, {}
+local options, start = { "out", "name" }, {}
 for _, row in ipairs(fh.engine_ab.rows.list) do options[#options + 1], start[#start + 1] = row, row.key end
 table.insert(options, 1, { "--read", "FILE", "records of an earlier run; nothing is started", without = start })
 local opt = fh.options {

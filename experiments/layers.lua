@@ -15,7 +15,7 @@ local opt = fh.options {
   options = {
     fh.option.like(of.preset, { [2] = "LIST" }), of.s_q, fh.option.like(of.prior, { [2] = "AXIS" }),
     fh.option.like(of.pattern, { [2] = "LIST" }), of.keep, of.layout, of.seed,
-    { "seconds", default = 5 }, "device", "out", "tags",
+    { "seconds", default = 5 }, "device", "out", "name", "tags",
   },
 }:read(arg)
 

@@ -12,7 +12,7 @@ local opt = fh.options {
   options = {
     "provider", "preset", "device",
     { "s_q", default = "256" }, { "layout", "LIST", default = table.concat(fh.layout.names, ",") }, "pattern",
-    { "seconds", default = 20 }, "cold", "out", "tags",
+    { "seconds", default = 20 }, "cold", "out", "name", "tags",
   },
 }:read(arg)
 

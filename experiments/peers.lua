@@ -24,7 +24,7 @@ local opt = fh.options {
       default = "untimed", choices = { "untimed", "timed" } },
     { "--samples", "INTEGER", "runs timed of each path and cell", default = 30, lo = 6 },
     { "--seconds", "NUMBER", "time to spend on timing a cell at most, once it has 6 samples", default = 5, lo = 0 },
-    "device", "out", "tags",
+    "device", "out", "name", "tags",
   },
 }:read(arg)
 

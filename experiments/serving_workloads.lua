@@ -13,7 +13,7 @@ local opt = fh.options {
     { "--traffic", "FILE", "a trace too, stretched to --load", repeated = true },
     { "--load", "NUMBER", "share of the engine's prefill speed that a trace asks for", default = 0.7, lo = 0.01, hi = 10 },
     { "--arms", "LIST", "arms", default = { "padded", "gate 2048", "native", "auto" } },
-    "out", "tags",
+    "out", "name", "tags",
   },
 }:read(arg)
 

@@ -78,6 +78,15 @@ describe("experiment", function()
     assert.equal(helper.read(e.folder .. "/records.jsonl"), helper.read(("%sresults/%s/x.jsonl"):format(folder, device)))
   end)
 
+  it("takes another name for a run and its evidence", function()
+    local e = experiment.open("bench_x", { device = "cpu", out = folder .. "results/box", name = "second" }, { evidence = "x" })
+    e:add { record "pass" }
+    printed(function() e:finish(REPORT) end)
+    assert.matches("%-second$", e.folder)
+    assert.equal("second.jsonl\nsecond.md", (helper.shell("ls " .. folder .. "results/box")))
+    assert.equal("bench_x", json.decode(helper.read(e.folder .. "/run.json")).experiment)
+  end)
+
   it("keeps what was measured on Ctrl-C and leaves the evidence as it was", function()
     local e = experiment.open("x", { device = "cpu", out = folder .. "results/box" })
     e:during(function(pressed)

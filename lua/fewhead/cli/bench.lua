@@ -36,7 +36,7 @@ function M.options(name, about, s_q)
       "provider", "device", { "s_q", default = s_q, hi = 131072 },
       { "--quick", nil, "the first kind of cells alone" },
       { "--samples", "INTEGER", "launches timed of each path and cell", default = 30, lo = 6 },
-      "out", "tags",
+      "out", "name", "tags",
     },
   }
 end

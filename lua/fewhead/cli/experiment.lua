@@ -28,19 +28,19 @@ function M.need(name, value, err)
   return value
 end
 
---- Open what a script needs, or end it with the reason. opt: the script's options: device (default: the default device), out, a
--- folder of runs or results/DEVICE (nil: nothing is written), tags. o: evidence, what the run's files are called in
--- results/DEVICE (default: name); unit, what is measured one after the other ("cell"); total, how many; resume, true to go on
--- with the newest run of that name. Returns { name, opt, device, on_cpu, run = header of fh.run, line = the progress line,
--- records = those added, failed = how many things went wrong, which the script may raise, interrupted, folder = the run's, made
--- with the first record }.
+--- Open what a script needs, or end it with the reason. opt: the script's options: device (default: the default device); out, a
+-- folder of runs or results/DEVICE (nil: nothing is written); name, what the run is called there (default: `name`); tags. o:
+-- evidence, what the run's files are called in results/DEVICE (default: name); unit, what is measured one after the other
+-- ("cell"); total, how many; resume, true to go on with the newest run of the experiment. Returns { name, opt, device, on_cpu,
+-- run = header of fh.run, line = the progress line, records = those added, failed = how many things went wrong, which the script
+-- may raise, interrupted, folder = the run's, made with the first record }.
 function M.open(name, opt, o)
   o = o or {}
   local dev = M.need(name, options.open_device(opt.device or device.default_name()))
   local self = setmetatable({
     name = name, opt = opt, device = dev, on_cpu = dev.kind == "cpu", run = tags.into(run.header(dev), opt.tags), records = {},
-    failed = 0, interrupted = false, unit = o.unit or "cell",
-    line = progress.new { total = o.total, noun = o.unit and o.unit .. "s" }, called = o.evidence or name, resume = o.resume,
+    failed = 0, interrupted = false, unit = o.unit or "cell", called = opt.name or o.evidence or name, resume = o.resume,
+    line = progress.new { total = o.total, noun = o.unit and o.unit .. "s" },
   }, Experiment)
   if opt.out then
     local out = run.folder(opt.out, self.run)
@@ -75,7 +75,7 @@ local function start(self)
   local head = { experiment = self.name, argv = header.argv, date = header.date, commit = header.commit }
   local before = self.resume and store.folder(self.runs, store.is_of(self.name))
   local made, err
-  if before then made, err = store.reopen(before) else made, err = store.create(self.runs, self.name, head) end
+  if before then made, err = store.reopen(before) else made, err = store.create(self.runs, self.opt.name or self.name, head) end
   if not made then return nil, err end
   self.store, self.folder = made, made.folder
   return true

@@ -11,7 +11,7 @@ local parser = options.new {
     .. "part is missing, double, not whole or of another sweep, build or device; then nothing is written.",
   arguments = { 1, math.huge },
   options = {
-    { "--name", "NAME", "what the run's folder is called after the date", default = "gate_sweep" },
+    { "name", default = "gate_sweep" },
     "out",
   },
 }

@@ -37,10 +37,9 @@ option.kinds.PROVIDER = {
 
 local shared
 
---- The shared rows by name: preset, heads, s_q, pattern, indices, layout, seed, device, provider, seconds, cold,
--- out, tags. Where
--- several values make sense a script says so: { "layout", "LIST", default = "vllm" }. The library is loaded when the rows are
--- first asked for.
+--- The shared rows by name: preset, heads, s_q, pattern, indices, layout, seed, device, provider, seconds, cold, out, name, tags.
+-- Where several values make sense a script says so: { "layout", "LIST", default = "vllm" }. The library is loaded when the rows
+-- are first asked for.
 function M.shared()
   if shared then return shared end
   local device, case = require "fewhead.device.device", require "fewhead.case.case"
@@ -62,6 +61,7 @@ function M.shared()
     cold = { "--cold", nil, "find caches cold in every run" },
     out = { "--out", "DIR", "folder of runs; results/DEVICE, with the device's name: its evidence, a copy of the run's files",
       default = "results/local" },
+    name = { "--name", "NAME", "what the run's folder is called after the date, and its files in results/DEVICE" },
   }
   return shared
 end

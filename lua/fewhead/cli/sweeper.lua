@@ -46,7 +46,7 @@ function M.options(name, defaults, own)
   for _, rows in ipairs { own, LONG } do
     for _, row in ipairs(rows) do list[#list + 1] = row end
   end
-  list[#list + 1] = { "--name", "NAME", "what the run's folder is called after the date", default = name }
+  list[#list + 1] = { "name", default = name }
   list[#list + 1] = "out"
   return list
 end
@@ -149,7 +149,7 @@ end
 function Sweeper:finish(good)
   local sweep = self.sweep
   self:need(not sweep.write_error)
-  self:need(experiment.publish(sweep.folder, sweep.evidence, self.name, not sweep.interrupted and not self.opt.shard))
+  self:need(experiment.publish(sweep.folder, sweep.evidence, self.opt.name, not sweep.interrupted and not self.opt.shard))
   if sweep.interrupted then return exit.INTERRUPTED end
   if self.opt.shard then good = #sweep.failed + #sweep.unfit == 0 end -- a part alone finds nothing
   return good and 0 or exit.FAILED
