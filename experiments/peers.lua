@@ -3,6 +3,7 @@
 --
 --   ./fewhead run experiments/peers.lua --preset "v4.1-flash tp8,glm-5.2 tp4"
 --   ./fewhead run experiments/peers.lua --provider mine=./mine.so             and a plug-in (see fewhead_provider.h)
+--   ./fewhead run experiments/peers.lua --indices layer7.npy                  on lists that an engine was called with
 --   ./fewhead run experiments/peers.lua --device cuda:0 --out results/DEVICE
 --
 -- Answer on an H200, vLLM 0.33's FlashMLA on 64 heads over the best path: 1.38 at s_q 64, 2.49 (csa) and 5.62 (local) at 8192.
@@ -18,7 +19,7 @@ local opt = fh.options {
   options = {
     "provider", { "preset", "LIST" }, "heads",
     { "s_q", "AXIS", "rows of a chunk (default 16,64 on a CPU, 64:8192:*2 on a GPU)" },
-    { "pattern", "LIST", default = "csa,local" }, "layout", "seed",
+    { "pattern", "LIST", default = "csa,local" }, "indices", "layout", "seed",
     { "--published", "AXIS", "rows of the published tests (default 64,2048 on a CPU, 64,2048,8192 on a GPU)", lo = 1 },
     { "--flashmla-padding", "NAME", "whether FlashMLA's padding of heads and lists is a part of its times",
       default = "untimed", choices = { "untimed", "timed" } },
@@ -30,14 +31,17 @@ local opt = fh.options {
 
 local race = fh.race.open("peers", opt)
 
+-- Captured lists are raced as a whole, unless --s-q says how many rows.
+local sizes = opt.indices and not opt.s_q and { false }
+  or fh.axis.integers("--s-q", opt.s_q or (race.on_cpu and "16,64" or "64:8192:*2"), 1)
 -- No engine reads max_logits, and FlashAttention 3 returns none.
 local cells = {}
 for _, preset in ipairs(opt.preset) do
-  for _, pattern in ipairs(opt.pattern) do
-    for _, s_q in ipairs(fh.axis.integers("--s-q", opt.s_q or (race.on_cpu and "16,64" or "64:8192:*2"), 1)) do
+  for _, pattern in ipairs(opt.indices and { "file" } or opt.pattern) do
+    for _, s_q in ipairs(sizes) do
       cells[#cells + 1] = {
-        preset = preset, heads = opt.heads, s_q = s_q, pattern = pattern, layout = opt.layout, seed = opt.seed,
-        max_logits = false,
+        preset = preset, heads = opt.heads, s_q = s_q or nil, pattern = pattern, indices = opt.indices, layout = opt.layout,
+        seed = opt.seed, max_logits = false,
       }
     end
   end

@@ -81,6 +81,19 @@ describe("peers", function()
     assert.equal("records.jsonl\nreport.md\nrun.json", (helper.shell("ls -A " .. folder .. "out/latest/")))
   end)
 
+  it("races on captured lists, all rows and requests of them", function()
+    local name = folder .. "lists.bin"
+    helper.write(name, ("\1\0\0\0\2\0\0\0"):rep(6))
+    helper.write(name .. ".json", '{"dtype": "int32", "shape": [6, 2], "s_kv": 3, "cu_seqlens_q": [0, 5, 6]}')
+    local command = "cd %s. && FEWHEAD_FLASHMLA=/no/where ./fewhead run experiments/peers.lua --indices %s --device cpu "
+      .. "--published 8 --seconds 0 --samples 6 --out %sout"
+    local out, status = helper.shell(command:format(helper.root, name, folder))
+    assert.equal(0, status)
+    assert.matches("\n +512 +8 +2 +file +6 +packed +fewhead +pass +%S+ +%S+ +agree +%d", out)
+    local case = records()[1].case
+    assert.same({ 6, 2, 3, true, name }, { case.s_q, case.topk, case.s_kv, case.boundaries, case.indices })
+  end)
+
   it("gives the reason where a plug-in refuses, which is no failure", function()
     local out, status = run(("--provider picky=%s"):format(picky))
     assert.equal(0, status)

@@ -135,6 +135,22 @@ describe("npy", function()
       end
     end)
 
+    it("takes where requests begin from the header", function()
+      local name = file("a.npy", header(PADDED) .. DATA)
+      local function with(offsets, reason)
+        file("a.npy.json", ('{"cu_seqlens_q": %s}'):format(offsets))
+        if reason then return load_refused(("%s.json: cu_seqlens_q: %s"):format(name, reason), name) end
+        return assert(npy.load(name)).cu_seqlens_q
+      end
+      assert.same({ 0, 1, 1, 2 }, with "[0, 1, 1, 2]")
+      with("[0, 1]", "got 1 last, wanted the 2 rows of the lists")
+      with("[1, 2]", "offset 1: got 1, wanted 0")
+      with("[0, 2, 1]", "offset 3: got 1, wanted a whole number >= 2")
+      with("[0, 0.5, 2]", "offset 2: got 0.5, wanted a whole number >= 0")
+      with("[2]", "wanted a list of at least 2 offsets: 0 and s_q")
+      with('"offsets.npy"', "wanted a list of at least 2 offsets: 0 and s_q")
+    end)
+
     it("refuses raw data without a header", function()
       local name = file("picks.bin", DATA)
       load_refused(("%s: wanted an .npy file, or %s.json beside it to say what it holds"):format(name, name), name)
@@ -150,7 +166,8 @@ describe("npy", function()
       with('{"dtype": "int32"}', "shape: got nil, wanted a list of sizes")
       with('{"dtype": "int32", "shape": [2, 3], "s_kv": 0}', "s_kv: got 0, wanted a whole number in 1 .. 2147483647")
       with('{"dtype": "int32", "shape": [2, 3], "topk_length": 3}', "topk_length: got 3, wanted the name of a file beside it")
-      with('{"dtype": "int32", "shape": [2, 3], "order": "C"}', 'unknown key "order"; known: dtype, shape, s_kv, topk_length')
+      with('{"dtype": "int32", "shape": [2, 3], "order": "C"}',
+        'unknown key "order"; known: dtype, shape, s_kv, topk_length, cu_seqlens_q')
     end)
 
     it("refuses sizes and bytes that do not fit the raw data", function()
@@ -164,7 +181,7 @@ describe("npy", function()
     it("refuses a header that repeats what the .npy file says", function()
       local name = file("a.npy", header(PADDED) .. DATA)
       file("a.npy.json", '{"shape": [2, 3]}')
-      load_refused(name .. ".json: dtype and shape stand in the .npy file, wanted s_kv and topk_length alone", name)
+      load_refused(name .. ".json: dtype and shape stand in the .npy file, wanted neither here", name)
     end)
   end)
 end)

@@ -150,6 +150,26 @@ describe("case", function()
       assert.same(c:describe(), case(c:describe()):describe())
     end)
 
+    it("has the requests that its header tells of, in calls and groups", function()
+      helper.write(name, ("\1\0\0\0"):rep(8))
+      helper.write(name .. ".json", '{"dtype": "int32", "shape": [8, 1], "cu_seqlens_q": [0, 3, 8]}')
+      local dev = require("fewhead.device.device").default()
+      local function of(options)
+        options.indices = name
+        local c = assert(case(options))
+        assert.same(c:describe(), case(c:describe()):describe())
+        local p = assert(c:problem(dev))
+        local offsets = p.cu_seqlens_q and p.cu_seqlens_q:read()
+        local found = { c.boundaries, assert(require("fewhead.device.plan").build(p, { group = 4 })).groups }
+        for i = 0, offsets and p.cu_seqlens_q.numel - 1 or -1 do found[#found + 1] = offsets[i] end
+        return found
+      end
+      assert.same({ true, 3, 0, 3, 8 }, of {})
+      assert.same({ true, 2, 0, 3, 5 }, of { s_q = 5 })
+      assert.same({ true, 1, 0, 2 }, of { s_q = 2 })
+      assert.same({ false, 2 }, of { boundaries = false })
+    end)
+
     it("is nil and the reason when the file is bad", function()
       local c, err = case { pattern = "file", indices = name .. ".none.npy" }
       assert.is_nil(c)

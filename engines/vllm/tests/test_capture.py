@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 
+import fewhead
 import numpy
 from test_calls import metadata, v32
 
@@ -61,10 +62,32 @@ def test_a_folder_that_cannot_be_written_stops_nothing_but_the_capture(engine, m
     assert len(stats["errors"]) == 1 and stats["errors"][0].startswith("FEWHEAD_CAPTURE: ")
 
 
+def test_a_replay_is_the_engines_call(engine, monkeypatch, tensors, tmp_path):
+    """The provider race on a capture: the call's sizes, requests and lists, and the kernel that the engine's call took."""
+    fewhead.reset_stats()
+    run(engine, monkeypatch, tensors, tmp_path / "c", layers=1)
+    kernels = list(fewhead.stats()["kernels"])
+    path = tmp_path / "c" / "v32_rank0_layer0_chunk0.npy"
+    out = tmp_path / "out"
+    done = subprocess.run(["./fewhead", "run", "experiments/peers.lua", "--indices", str(path), "--preset", "glm-5.2 tp8", "--published", "8",
+                           "--seconds", "0", "--samples", "6", "--out", str(out)], cwd=CHECKOUT, capture_output=True, text=True,
+                          env=dict(os.environ, FEWHEAD_FLASHMLA="/none", FEWHEAD_FA3="/none"))
+    assert done.returncode == 0, done.stderr + done.stdout
+    with open(out / "latest" / "records.jsonl") as f:
+        records = [json.loads(line) for line in f]
+    auto = next(r for r in records if r["path"] == "auto" and r["case"]["pattern"] == "file")
+    with open(tmp_path / "c" / "v32_rank0_layer0_chunk0.sizes.json") as f:
+        sizes = json.load(f)
+    assert {name: auto["case"][name] for name in ("s_q", "topk", "s_kv", "h_q", "d_qk")} == {
+        name: sizes[name] for name in ("s_q", "topk", "s_kv", "h_q", "d_qk")}
+    assert auto["case"]["boundaries"] is True and auto["parity"]["status"] == "pass"
+    assert [auto["kernel"]] == kernels
+
+
 def test_overlap_reads_a_capture(engine, monkeypatch, tensors, tmp_path):
     run(engine, monkeypatch, tensors, tmp_path / "c", layers=1)
     path = tmp_path / "c" / "v32_rank0_layer0_chunk0.npy"
-    done = subprocess.run(["./fewhead", "run", "experiments/overlap.lua", "--indices", str(path), "--cu-seqlens-q", "0,32,96"], cwd=CHECKOUT,
+    done = subprocess.run(["./fewhead", "run", "experiments/overlap.lua", "--indices", str(path)], cwd=CHECKOUT,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert f"{path}: 96 rows" in done.stdout and "topk 32, 31.7 keys a row" in done.stdout, done.stdout
+    assert f"{path}: 96 rows" in done.stdout and "2 requests" in done.stdout and "topk 32, 31.7 keys a row" in done.stdout, done.stdout

@@ -98,6 +98,21 @@ function M.read(path)
   return array(path, text, start + length, shape)
 end
 
+-- What is wrong with the offsets of requests in a header, or nil: whole numbers, 0 first, none smaller than the one before.
+local function offsets_fault(list)
+  if type(list) ~= "table" or #list < 2 then return "wanted a list of at least 2 offsets: 0 and s_q" end
+  for i, offset in ipairs(list) do
+    local least = list[i - 1] or 0
+    if type(offset) ~= "number" or offset ~= math.floor(offset) or offset < least or i == 1 and offset ~= 0 then
+      return ("offset %d: got %s, wanted %s"):format(i, tostring(offset), i == 1 and "0" or "a whole number >= " .. least)
+    end
+  end
+end
+
+local KNOWN = { "dtype", "shape", "s_kv", "topk_length", "cu_seqlens_q" }
+local IS_KNOWN = {}
+for _, key in ipairs(KNOWN) do IS_KNOWN[key] = true end
+
 -- FILE.json as a table; nil, nil where there is none.
 local function sidecar(path)
   local name = path .. ".json"
@@ -108,8 +123,8 @@ local function sidecar(path)
   local header, err = json.decode(text or "")
   if type(header) ~= "table" then return nil, ("%s: %s"):format(name, err or "wanted a JSON object") end
   for key in pairs(header) do
-    if key ~= "dtype" and key ~= "shape" and key ~= "s_kv" and key ~= "topk_length" then
-      return nil, ("%s: unknown key %q; known: dtype, shape, s_kv, topk_length"):format(name, tostring(key))
+    if not IS_KNOWN[key] then
+      return nil, ("%s: unknown key %q; known: %s"):format(name, tostring(key), table.concat(KNOWN, ", "))
     end
   end
   local s_kv = header.s_kv
@@ -119,6 +134,8 @@ local function sidecar(path)
   if header.topk_length ~= nil and type(header.topk_length) ~= "string" then
     return nil, ("%s: topk_length: got %s, wanted the name of a file beside it"):format(name, tostring(header.topk_length))
   end
+  local fault = header.cu_seqlens_q ~= nil and offsets_fault(header.cu_seqlens_q)
+  if fault then return nil, ("%s: cu_seqlens_q: %s"):format(name, fault) end
   return header
 end
 
@@ -142,8 +159,8 @@ local function raw_vector(path)
   return array(path, text, 0, { math.floor(#text / ITEM) })
 end
 
---- A file of lists, .npy or raw: { shape = {..}, data = int32_t[], s_kv = number or nil, topk_length = { shape, data } or nil
--- }, or nil, "FILE: what is wrong".
+--- A file of lists, .npy or raw: { shape = {..}, data = int32_t[], s_kv = number or nil, topk_length = { shape, data } or nil,
+-- cu_seqlens_q = list or nil, first row of each request and the number of rows }, or nil, "FILE: what is wrong".
 function M.load(path)
   local header, err = sidecar(path)
   if err then return nil, err end
@@ -151,7 +168,7 @@ function M.load(path)
   if path:match("%.npy$") then
     lists, err = M.read(path)
     if lists and header and (header.dtype ~= nil or header.shape ~= nil) then
-      return nil, ("%s.json: dtype and shape stand in the .npy file, wanted s_kv and topk_length alone"):format(path)
+      return nil, ("%s.json: dtype and shape stand in the .npy file, wanted neither here"):format(path)
     end
   elseif header then
     lists, err = raw(path, header)
@@ -160,7 +177,11 @@ function M.load(path)
   end
   if not lists then return nil, err end
   if header then
-    lists.s_kv = header.s_kv
+    lists.s_kv, lists.cu_seqlens_q = header.s_kv, header.cu_seqlens_q
+    local last = lists.cu_seqlens_q and lists.cu_seqlens_q[#lists.cu_seqlens_q]
+    if last and last ~= lists.shape[1] then
+      return nil, ("%s.json: cu_seqlens_q: got %d last, wanted the %d rows of the lists"):format(path, last, lists.shape[1])
+    end
     if header.topk_length then
       local folder, name = path:match("^(.*/)") or "", header.topk_length
       if name:match("%.npy$") then

@@ -20,7 +20,7 @@
 --                short chunks are tails of prompts, which is what engines see, and lists are full whatever s_q is. 0 is a
 --                prompt's start.
 --   boundaries   whether the call says where its requests begin, cu_seqlens_q, so that no packed group holds rows of two (false);
---                for patterns that read requests.
+--                for patterns that read requests. Captured lists whose header has the offsets say so unless this is false.
 --   layout       "contiguous" (default), "vllm", "strided", "offset": see fewhead.layout.
 --   values       "normal" (default): q and kv standard normal. "flashmla": as FlashMLA's tests make them, standard normal / 10
 --                plus one constant in -0.05 .. 0.05 each.
@@ -184,6 +184,7 @@ end
 
 --- Check the options and describe the call; nothing is allocated on a device. Wrong options raise; nil, err for a bad file.
 function M.new(o)
+  local unwanted = type(o) == "table" and o.boundaries == false
   o = option.table("case", o, M.rows)
   local base = preset.get(given(o.preset, preset.default), 3)
   if o.heads ~= nil and o.h_q ~= nil and o.heads ~= o.h_q then
@@ -200,8 +201,8 @@ function M.new(o)
 
   local fields = describe(o, g)
   fields.h_q, fields.h_pad, fields.d_qk, fields.d_v = h_q, h_pad, d_qk, given(o.d_v, base.d_v)
-  fields.boundaries = o.boundaries or nil
-  if fields.boundaries and not g.requests then
+  if g.offsets then fields.boundaries = not unwanted else fields.boundaries = o.boundaries or nil end
+  if fields.boundaries and not g.requests and not g.offsets then
     error(('case: boundaries: got true with pattern "%s", wanted one that has requests'):format(g.name), 2)
   end
   fields.sink = given(o.sink, base.window > 0 and "normal" or "none")

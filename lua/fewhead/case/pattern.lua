@@ -362,6 +362,16 @@ local function resolve_dense_prefix(g, o, what, level)
   place_requests(g, o, 1, what, level + 1)
 end
 
+-- Offsets of requests for the first s_q rows; nil where there are none.
+local function first_offsets(offsets, s_q)
+  local list = offsets and {}
+  for i, offset in ipairs(offsets or {}) do
+    list[i] = min(offset, s_q)
+    if offset >= s_q then break end
+  end
+  return list
+end
+
 local function resolve_file(g, o, what, level)
   g.indices = args.string(what .. ": indices", o.indices, level + 1)
   local lists, err = npy.load(g.indices)
@@ -380,6 +390,7 @@ local function resolve_file(g, o, what, level)
     end
     g.list_lengths = lengths.data
   end
+  g.offsets = first_offsets(lists.cu_seqlens_q, g.s_q)
   g.s_kv = g.s_kv or lists.s_kv
   if not g.s_kv then
     local largest = -1
@@ -725,7 +736,8 @@ end
 local function has_lengths(g) return g.list_lengths ~= nil or g.requests ~= nil end
 
 --- The lists: { indices = int32_t[s_q * topk], topk_length = int32_t[s_q] or nil, keys = int32_t[s_q] valid keys of each row,
--- valid = their sum, s_q, s_kv, topk }. Depends on the options alone. Wrong options raise; a bad file is nil, err.
+-- valid = their sum, s_q, s_kv, topk, cu_seqlens_q = a list, first row of each request and s_q, where captured lists say so }.
+-- Depends on the options alone. Wrong options raise; a bad file is nil, err.
 function M.make(name, o)
   local g, err = M.resolve(name, o, 2)
   if not g then return nil, err end
@@ -769,6 +781,7 @@ function M.draw(g)
   end
   return {
     indices = indices, topk_length = has and lengths or nil, keys = keys, valid = valid, s_q = s_q, s_kv = s_kv, topk = topk,
+    cu_seqlens_q = g.offsets,
   }
 end
 

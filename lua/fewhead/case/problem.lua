@@ -93,12 +93,14 @@ end
 
 local INPUTS = { "q", "kv", "indices", "topk_length", "attn_sink", "cu_seqlens_q" }
 
--- Where requests of so many rows begin, and where the last one ends.
-local function offsets(dev, requests)
-  local tensor_of, err = tensor.new(dev, "i32", { #requests + 1 })
+-- Where the requests of a geometry begin, and where the last one ends.
+local function offsets(dev, geometry)
+  local list = geometry.offsets or { 0 }
+  for r, rows in ipairs(geometry.offsets and {} or geometry.requests) do list[r + 1] = list[r] + rows end
+  local tensor_of, err = tensor.new(dev, "i32", { #list })
   if not tensor_of then return nil, err end
-  local host = ffi.new("int32_t[?]", #requests + 1)
-  for r, rows in ipairs(requests) do host[r] = host[r - 1] + rows end
+  local host = ffi.new("int32_t[?]", #list)
+  for i, offset in ipairs(list) do host[i - 1] = offset end
   local ok
   ok, err = tensor_of:write(host)
   if not ok then return nil, err end
@@ -123,7 +125,7 @@ function M.build(case, geometry, dev)
   local inputs, err = layout.make(case.layout, dev,
     sizes(case, case.s_q, { topk_length = lists.topk_length ~= nil, attn_sink = case.sink ~= "none" }))
   if not inputs then return nil, err end
-  if case.boundaries then inputs.cu_seqlens_q, err = offsets(dev, geometry.requests) end
+  if case.boundaries then inputs.cu_seqlens_q, err = offsets(dev, geometry) end
   local self = new(case, dev, inputs, lists.keys, case.s_q, case.layout)
   if case.boundaries and not self.cu_seqlens_q then
     self:free()

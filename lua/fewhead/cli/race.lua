@@ -77,7 +77,7 @@ function Race:run(cells)
   local e = self.experiment
   e.line.total = #cells
   for _, options in ipairs(cells) do
-    e.line:step(("%s, %s, s_q %d"):format(options.preset, options.pattern, options.s_q))
+    e.line:step(("%s, %s, s_q %s"):format(options.preset, options.indices or options.pattern, options.s_q or "all"))
     run_cell(self, options)
     if e.interrupted then return end
   end

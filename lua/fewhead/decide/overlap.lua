@@ -120,7 +120,9 @@ M.rows = option.rows("overlap", {
   option.like(cases.rows.by_key.indices, { axis = false, without = { "pattern" } }),
   { "--topk-length", "FILE", "keys of each row that count, int32 .npy [s_q] (default: what the JSON header says, else all)",
     with = { indices = true } },
-  { "--cu-seqlens-q", "LIST", "first row of each request and s_q, such as 0,1024,8192 (default: one request)", kind = "OFFSETS" },
+  { "--cu-seqlens-q", "LIST",
+    "first row of each request and s_q, such as 0,1024,8192 (default: what the JSON header says, else one request)",
+    kind = "OFFSETS" },
   option.like(cases.rows.by_key.pattern, { axis = false, choices = pattern.drawn,
     [3] = "drawn lists in place of captured ones" }),
   option.like(cases.rows.by_key.s_q, { axis = false, lo = 1,
@@ -175,10 +177,10 @@ end
 
 --- What neighbouring rows of lists share, and what packing them is worth on a machine, which need not be here. Options:
 -- indices, a file of captured lists, with topk_length, a file; or pattern, a name or a function, with s_q (2048), keep, ratio,
--- prior; cu_seqlens_q, a list of where requests begin and s_q; preset, for d_qk and the pattern's sizes; shared, layers that
--- use one list (1); on, a machine (fh.machine; "nvidia-h200"). Returns { name =, lists =, machine =, rows = those of
--- measure(), each with h_q, the expected us of each path and of a plan, choice and gain = padded over the choice, error = of
--- the fits, missing = why a row has no times }, which prints as a table; nil, err.
+-- prior; cu_seqlens_q, a list of where requests begin and s_q (what a capture says); preset, for d_qk and the pattern's sizes;
+-- shared, layers that use one list (1); on, a machine (fh.machine; "nvidia-h200"). Returns { name =, lists =, machine =,
+-- rows = those of measure(), each with h_q, the expected us of each path and of a plan, choice and gain = padded over the
+-- choice, error = of the fits, missing = why a row has no times }, which prints as a table; nil, err.
 function M.run(options)
   local o = option.table("overlap", options, M.rows)
   if o.indices == nil and o.pattern == nil then error("overlap: no lists, wanted indices or pattern", 2) end
@@ -187,11 +189,12 @@ function M.run(options)
   if not lists then return nil, err end
   local self = setmetatable({
     name = o.indices or "pattern " .. pattern.label(o.pattern), lists = lists, shared = o.shared,
-    requests = o.cu_seqlens_q and #o.cu_seqlens_q - 1,
   }, Overlap)
+  local offsets = o.cu_seqlens_q or lists.cu_seqlens_q
+  self.requests = offsets and #offsets - 1
   self.machine, err = machines.open(o.on)
   if not self.machine then return nil, err end
-  self.rows, err = M.measure(lists, { cu_seqlens_q = o.cu_seqlens_q })
+  self.rows, err = M.measure(lists, { cu_seqlens_q = offsets })
   if not self.rows then return nil, err end
   if self.rows[1].keys == 0 then
     return nil, self.name .. ": no list names a valid KV row, so there is nothing to share"

@@ -13,7 +13,7 @@ class Capture:
     A chunk of layer 7 is FOLDER/v32_rank0_layer7_chunk0.npy, int32 [s_q, topk], and beside it
       .length.npy    int32 [s_q]: keys of each row that count
       .offsets.npy   int32 [requests + 1]: first row of each request, and s_q
-      .npy.json      s_kv and the file of the lengths: fewhead's readers take them with the lists
+      .npy.json      s_kv, the file of the lengths and the offsets: fewhead's readers take them with the lists
       .sizes.json    s_q, topk, s_kv, h_q, d_qk, sm_scale, the offsets again, family, layer and rank
     """
 
@@ -51,7 +51,7 @@ class Capture:
         self._save(f"{name}.npy", lists)
         self._save(f"{name}.length.npy", lengths)
         self._save(f"{name}.offsets.npy", offsets)
-        self._text(f"{name}.npy.json", {"s_kv": call.kv.shape[0], "topk_length": f"{name}.length.npy"})
+        self._text(f"{name}.npy.json", {"s_kv": call.kv.shape[0], "topk_length": f"{name}.length.npy", "cu_seqlens_q": offsets.tolist()})
         sizes = {"family": family, "layer": call.layer, "rank": _rank(), "s_q": rows, "topk": lists.shape[1], "s_kv": call.kv.shape[0],
                  "h_q": call.heads, "d_qk": call.q.shape[2], "sm_scale": call.scale, "attn_sink": call.sink is not None,
                  "cu_seqlens_q": offsets.tolist()}
