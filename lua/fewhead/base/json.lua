@@ -70,22 +70,30 @@ local function repair(s)
   return table.concat(out)
 end
 
-local function quote(s)
+local function quoted(s)
   if not s:find('[%z\1-\31"\\\128-\255]') then return '"' .. s .. '"' end
   if s:find("[\128-\255]") then s = repair(s) end
   return '"' .. s:gsub('[%z\1-\31"\\]', escape) .. '"'
 end
 
--- Keys of objects as they are written, with the colon: records repeat theirs. So many are kept at most.
-local keys_written, keys_kept, MOST_KEYS = {}, 0, 1000
+-- Texts and keys as they are written, keys with the colon: records repeat theirs. So many of each are kept at most, and none that
+-- is long.
+local MOST_KEPT, LONGEST_KEPT = 1000, 64
 
-local function written_key(key)
-  local text = keys_written[key]
-  if text then return text end
-  text = quote(key) .. ":"
-  if keys_kept < MOST_KEYS then keys_written[key], keys_kept = text, keys_kept + 1 end
-  return text
+-- f(text) with its results kept.
+local function keeping(f)
+  local kept, count = {}, 0
+  return function(s)
+    local text = kept[s]
+    if text then return text end
+    text = f(s)
+    if count < MOST_KEPT and #s <= LONGEST_KEPT then kept[s], count = text, count + 1 end
+    return text
+  end
 end
+
+local quote = keeping(quoted)
+local written_key = keeping(function(key) return quoted(key) .. ":" end)
 
 local SHOWN_PATH = 80 -- characters of a key path that a message shows
 
