@@ -176,32 +176,22 @@ local function how_of(self, max_seconds)
   return how
 end
 
--- The call that measures the cell which is to come next; its case is kept until then. nil where it makes no case.
-local function call_ahead(self, ahead)
-  self.next = { options = ahead.options, case = require("fewhead.case.case").try(ahead.options) }
-  if not self.next.case then return nil end
+-- The call that measures a cell in a worker. The worker makes the case: here it would take time from the cell before.
+local function call_of(self, options, max_seconds)
   local names = {}
   for i, path in ipairs(self.paths) do names[i] = providers.name_of(path) end
-  self.next.call = compare.race_call(self.next.case, names, how_of(self, ahead.max_seconds))
-  return self.next.call
+  return compare.race_call(options, names, how_of(self, max_seconds))
 end
 
--- begun: the call of this cell that was sent ahead, or nil.
-local function race_there(self, case, limits, begun)
-  local own = { begun = begun }
+local function race_there(self, options, limits)
+  local own, begun = {}, self.next
   for key, value in pairs(limits) do own[key] = value end
-  own.ahead = limits.ahead and call_ahead(self, limits.ahead)
+  own.begun = begun and begun.options == options and begun.call or call_of(self, options, limits.max_seconds)
+  local ahead = limits.ahead
+  self.next = ahead and { options = ahead.options, call = call_of(self, ahead.options, ahead.max_seconds) }
+  own.ahead = self.next and self.next.call
+  local case = { describe = function() return require("fewhead.case.case").new(options):describe() end } -- of a path that is out
   return compare.apart(self.crew, case, self.paths, how_of(self, limits.max_seconds), own)
-end
-
--- The case of a cell, and the call that was sent ahead for it or nil | nil, err.
-local function case_of(self, options)
-  local kept = self.next
-  self.next = nil
-  if kept and kept.options == options and kept.case then return kept.case, kept.call end
-  local case, err = require("fewhead.case.case").try(options)
-  if not case then return nil, err end
-  return case
 end
 
 --- Measure one cell: options of fh.case. limits: max_seconds of timing; interrupted = function() -> true to stop; and in a worker
@@ -210,9 +200,12 @@ end
 -- Returns { records = without `run` }; { interrupted = true }; { late = true } where the deadline came; nil, err where no worker
 -- can be started.
 function Bench:measure(options, limits)
-  local case, begun = case_of(self, options)
-  if not case then return { records = M.refused(options, self.paths, self.how, "invalid", begun) } end
-  local answer = (self.crew and race_there or race_here)(self, case, limits, begun)
+  local answer
+  if self.crew then answer = race_there(self, options, limits)
+  else
+    local case, err = require("fewhead.case.case").try(options)
+    answer = case and race_here(self, case, limits) or { err = err }
+  end
   if answer.value then
     for _, record in ipairs(answer.value.records) do record.run = nil end
     return { records = answer.value.records }

@@ -466,18 +466,19 @@ local function add_out(found, case, list, out, how)
   end
 end
 
---- What crew:call is told to run that race: { module =, name =, arguments = }. case; names of paths and providers; how, options.
+--- What crew:call is told to run that race: { module =, name =, arguments = }. case: options of fh.case; names of paths and
+-- providers; how, options.
 function M.race_call(case, names, how)
-  return { module = "measure.compare", name = "race", arguments = { case = case:describe(), paths = names, how = plain(how) } }
+  return { module = "measure.compare", name = "race", arguments = { case = case, paths = names, how = plain(how) } }
 end
 
 --- That race for a caller: crew, a worker (fewhead.measure.worker); case; list, paths and providers; how, options; limits of
--- crew:call; limits.begun, what M.race_call gave where that call was sent ahead. A path that ends the process or loses the device
--- is out, its record says why, and the others race in a new process. Returns { value = { records = without `run`, all with one
--- table as case, noise =, sampled =, l2 =, stop = } }, or what else crew:call returns.
+-- crew:call; limits.begun, what M.race_call gives for all paths, where the caller has that. A path that ends the process or loses
+-- the device is out, its record says why, and the others race in a new process. Returns { value = { records = without `run`, all
+-- with one table as case, noise =, sampled =, l2 =, stop = } }, or what else crew:call returns.
 function M.apart(crew, case, list, how, limits)
   local answer, out = isolate.rounds(crew, list, function(names)
-    local call = limits.begun and #names == #list and limits.begun or M.race_call(case, names, how)
+    local call = limits.begun and #names == #list and limits.begun or M.race_call(case:describe(), names, how)
     return call.module, call.name, call.arguments
   end, limits)
   local found = answer.value

@@ -24,7 +24,7 @@ M.missing = "fewhead: no Lua module luv, which runs the worker process: apt-get 
 --- The longest that one call of a plug-in's code may take, seconds, before it counts as hanging.
 M.provider_seconds = 120
 
-local LOOK_MS = 50 -- between two looks at the clock and at Ctrl-C; each look takes time from what is measured
+local LOOK_MS = 100 -- between two looks at the clock and at Ctrl-C; each look takes time from what is measured
 
 -- In the shared page, behind the numbers of fewhead.device.provider: "PHASE\nPATH" and a byte 0, so many bytes at most.
 local NOTE_AT, NOTE_BYTES = 64, 512
@@ -66,6 +66,7 @@ local function start(self)
     args = { checkout.modules .. "cli/main.lua", "worker", tostring(posix.pid()) },
     stdio = { self.input, self.output, 2, fd }, detached = true, -- a session of its own: Ctrl-C comes from this process alone
   }, function(code, signal) self.ended = { code = code, signal = signal } end)
+  self.timer = uv.new_timer() -- so that a wait ends for the next look
   self.marks, self.unmapped = posix.map(fd)
   if not self.process then return nil, "worker: luajit: " .. tostring(err) end
   self.output:read_start(function(_, chunk)
@@ -89,7 +90,7 @@ local function stop(self)
     self.process:kill("sigkill")
     while not self.ended do uv.run("once") end
   end
-  for _, handle in ipairs { self.process, self.input, self.output } do
+  for _, handle in ipairs { self.process, self.input, self.output, self.timer } do
     if not handle:is_closing() then handle:close() end
   end
   uv.run("nowait")
@@ -127,8 +128,8 @@ local function ask(self, text, limits)
   if self.sent then write(self, self.sent.text) end
   local begin = now()
   local seconds = math.min(limits.seconds or math.huge, (limits.deadline or math.huge) - begin)
-  local timer, told = uv.new_timer(), false
-  timer:start(LOOK_MS, LOOK_MS, function() end)
+  local told = false
+  self.timer:start(LOOK_MS, LOOK_MS, function() end)
   local most = limits.provider_seconds or M.provider_seconds
   local entered, since = -1, begin -- when plug-in code was entered last
   local answer, why, had
@@ -151,9 +152,7 @@ local function ask(self, text, limits)
     end
   end
   self.told = told
-  timer:stop()
-  timer:close()
-  uv.run("nowait") -- luv crashes where it finds the timer half closed later
+  self.timer:stop()
   return answer, why, had
 end
 jit.off(ask) -- the worker writes to the marks at any time
