@@ -193,7 +193,7 @@ help:
 	@echo 'make bench      GFLOP/s of every path beside OpenBLAS on this machine'
 	@echo 'make bench-gpu  parity of every path on a GPU, then kernels.* and packed.* in results/NAME-OF-THE-DEVICE/; GPU=cuda:1: another one'
 	@echo 'make build/kernels  the kernels alone with their own checks and times, on a machine with a GPU: build/kernels check'
-	@echo 'make docs       write the tables in README, docs/, results/ and kernels/ anew from the records; build/api.md: the Lua reference'
+	@echo 'make docs       write the tables in README, docs/, results/ and kernels/ anew from the records; build/api: the Lua reference'
 	@echo 'make lint       checks of the sources: $(LINT)'
 	@echo 'make format     lay out the C and CUDA sources; make lint-format only checks'
 	@echo 'make install    PREFIX=/usr/local DESTDIR=: library, header, pkg-config file, Lua modules, launcher, experiments'
@@ -306,15 +306,16 @@ lint-sh:
 	@command -v shellcheck >/dev/null || { echo 'lint-sh: not run, shellcheck is not installed'; exit 0; }; \
 	shellcheck -x fewhead tools/*.sh .ci/run engines/python/*.sh
 
-# The tables in README.md, docs/ and the READMEs in results/ and kernels/ are made from the records in results/; the reference of the
-# Lua modules, build/api.md, from their docstrings.
+# The tables in README.md, docs/ and the READMEs in results/ and kernels/ are made from the records in results/. LDoc makes the
+# reference of the Lua modules from their docstrings (config.ld).
 docs:
-	@tools/setup.sh run
+	@tools/setup.sh run docs
 	$(build_now)
 	luajit tools/docs.lua
-	luajit tools/api.lua $(BUILD)/api.md
+	ldoc --quiet --fatalwarnings --dir $(BUILD)/api .
+	@echo 'the reference of the Lua modules: $(BUILD)/api/index.html'
 lint-api:
-	@tools/setup.sh run
+	@tools/setup.sh run docs
 	$(build_now)
 	luajit tools/lint_api.lua
 lint-rock:

@@ -1,8 +1,9 @@
 -- Checks that the API is documented: luajit tools/lint_api.lua. Prints what is missing, a line each; status 1 then.
 --
--- Lua: every module of the facade has a head comment that starts with three dashes. Every public function and method of it has a
--- docstring, which says how it fails where it returns nil and a reason, the shape where it takes tensors, and the unit where an
--- argument has one. That wrong arguments raise on the caller's line holds for all of them (docs/api.md).
+-- Lua: LDoc reads every docstring and warns of nothing (config.ld). Every module of the facade has a head comment that starts
+-- with three dashes. Every public function and method of it has a docstring, which says how it fails where it returns nil and a
+-- reason, the shape where it takes tensors, and the unit where an argument has one. That wrong arguments raise on the caller's
+-- line holds for all of them (docs/api.md).
 -- C: every function of lib/include/fewhead.h that returns an fh_status has a comment above it, or above the group it stands in,
 -- which says how it fails.
 package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
@@ -21,12 +22,37 @@ end
 
 -- ---- Lua --------------------------------------------------------------------------------------------------------------------
 
--- The docstring above a line: its text, "" for none.
-local function docstring(lines, at)
-  local first = at
-  while first > 1 and lines[first - 1]:find "^%-%-" do first = first - 1 end
-  while first < at and not lines[first]:find "^%-%-%-" do first = first + 1 end
-  return table.concat(lines, " ", first, at - 1)
+-- LDoc takes a comment for a ruled line, and not for a docstring, where its first line has two dashes in the text, as an option's
+-- name has.
+local function check_first_lines(path)
+  for at, line in ipairs(lines_of(path)) do
+    if line:find "^%-%-%-.*[^%-]%-%-+[^%-]*$" then
+      miss(path, at, "LDoc reads no docstring with two dashes in its first line: name options below that line")
+    end
+  end
+end
+
+-- What LDoc reads in lua/fewhead, by file: { [file] = { [name] = docstring } } with names such as open or Tensor:free. What LDoc
+-- complains about is missing too; nil where it stops.
+local function items_by_file()
+  local dump = os.tmpname()
+  local ldoc = assert(io.popen("ldoc --filter pl.pretty.dump . 2>&1 >" .. dump))
+  for line in ldoc:lines() do
+    missing[#missing + 1] = "ldoc: " .. line:gsub("^.-/(lua/fewhead/)", "%1")
+  end
+  ldoc:close()
+  local list = table.concat(lines_of(dump), "\n")
+  os.remove(dump)
+  local modules, by_file = loadstring("return " .. list)(), {}
+  if not modules then return nil end
+  for _, module in ipairs(modules) do
+    local items = {}
+    for _, item in ipairs(module.items) do items[item.name] = item.summary .. " " .. item.description end
+    local path = module.file:match "lua/fewhead/.*"
+    by_file[path] = items
+    check_first_lines(path)
+  end
+  return by_file
 end
 
 -- A function's lines, from the one that begins it to its end.
@@ -53,11 +79,11 @@ local function has_one(text, words)
   return false
 end
 
-local function check_function(path, lines, at, name, arguments)
-  local doc = docstring(lines, at)
+-- doc: its docstring, nil for none.
+local function check_function(path, lines, at, name, arguments, doc)
   local private = name:find ":" and lines[at - 1]:find "^%-%- " -- of the module's own classes
-  if doc == "" and private then return end
-  if doc == "" then return miss(path, at, name .. ": no docstring") end
+  if not doc and private then return end
+  if not doc then return miss(path, at, name .. ": no docstring") end
   local text = body(lines, at)
   if text:find "return nil, " and not has_one(doc:lower(), FAILS) then
     miss(path, at, name .. ": returns nil and a reason, and the docstring does not say so")
@@ -73,19 +99,21 @@ local function check_function(path, lines, at, name, arguments)
   end
 end
 
-local function check_module(name)
+local function check_module(name, items)
   local path = ("lua/fewhead/%s/%s.lua"):format(fh._room[name], name)
-  local lines = lines_of(path)
+  local lines, docs = lines_of(path), items[path] or {}
   if not lines[1]:find "^%-%-%- %S" then miss(path, 1, "no head comment that starts with three dashes") end
   for at, line in ipairs(lines) do
     local owner, sign, method, arguments = line:match "^function ([%w_]+)([.:])([%w_]+)(%b())"
     if owner and not method:find "^_" and (owner == "M" or sign == ":") then
-      check_function(path, lines, at, (owner == "M" and name or owner:lower()) .. sign .. method, arguments)
+      local doc = docs[owner == "M" and method or owner .. sign .. method]
+      check_function(path, lines, at, (owner == "M" and name or owner:lower()) .. sign .. method, arguments, doc)
     end
   end
 end
 
-for _, name in ipairs(fh._names) do check_module(name) end
+local items = items_by_file()
+for _, name in ipairs(items and fh._names or {}) do check_module(name, items) end
 
 -- ---- C ----------------------------------------------------------------------------------------------------------------------
 

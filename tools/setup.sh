@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that this machine has what a target needs: tools/setup.sh run|test|repl|lint|bench|slurm ...
+# Makes sure that this machine has what a target needs: tools/setup.sh run|test|repl|lint|docs|bench|slurm ...
 #
 # Each need is tested by using it, not by asking a package manager, so it does not matter where it came from. Missing packages are
 # installed with apt-get if nobody has to be asked: as root, or with a sudo that wants no password. Otherwise the exact command is
@@ -36,8 +36,13 @@ needs_of() {
       need 'the Lua module luv' lua-luv have_module luv
       need 'the xxHash library' libxxhash0 have_library libxxhash.so.0
       ;;
+    docs)
+      need ldoc lua-ldoc have ldoc
+      need 'the Lua module discount' lua-discount have_module discount
+      ;;
     test)
       needs_of run
+      needs_of docs
       need busted lua-busted have busted
       need pkg-config pkg-config have pkg-config
       need 'python3 with ctypes' python3 have_python
@@ -60,7 +65,7 @@ needs_of() {
       need munged munge have_daemon munged
       ;;
     *)
-      echo "setup: unknown target \"$1\"; known: run, test, repl, lint, bench, slurm" >&2
+      echo "setup: unknown target \"$1\"; known: run, test, repl, lint, docs, bench, slurm" >&2
       exit 1
       ;;
   esac

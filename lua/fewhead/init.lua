@@ -25,7 +25,7 @@ M._rooms = {
   { "cli", { "cli", "options", "interrupt", "progress", "experiment", "sweeper", "bench", "race", "serving", "info" } },
 }
 
---- Their names in that order, and the room of each.
+-- Their names in that order, and the room of each.
 M._names, M._room = {}, {}
 for _, room in ipairs(M._rooms) do
   for _, name in ipairs(room[2]) do

@@ -15,13 +15,10 @@ describe("help", function()
     assert.is_truthy(help.about("fh.case", fh.case):find("fh.case(o)\nCheck the options and describe the call", 1, true))
   end)
 
-  it("lists what a module offers in the order of its source, methods too", function()
-    local list = help.public("fewhead.case.preset")
-    assert.same({ signature = "fh.preset.models()", text = "Sorted list of the models." }, list[1])
-    local methods = {}
-    for _, one in ipairs(help.public("fewhead.case.case")) do methods[#methods + 1] = one.signature end
-    assert.is_truthy(table.concat(methods, " "):find("fh.case.new(o)", 1, true))
-    assert.is_truthy(table.concat(methods, " "):find("method:problem(dev)", 1, true))
+  it("leaves out the tags that only LDoc reads", function()
+    local text = help.of_module("fewhead.cli.doctor")
+    assert.matches("^Doctor: what fewhead finds", text)
+    assert.is_nil(text:find("@module", 1, true))
   end)
 
   it("shows what an object can do, those that hide their methods too", function()

@@ -1,4 +1,4 @@
--- posix: the few calls to the operating system that files, terminals and Ctrl-C need and Lua lacks.
+--- Posix: the few calls to the operating system that files, terminals and Ctrl-C need and Lua lacks.
 --
 --   local posix = require "fewhead.base.posix"
 --   if posix.is_terminal(2) then io.stderr:write("..") end

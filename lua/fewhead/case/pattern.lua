@@ -150,8 +150,11 @@ local COMMON = { "s_q", "s_kv", "topk", "seed", "lengths", "invalid_rows" }
 -- o, what, level), which checks the options and fills in g, fill = function(g, indices, lengths) }.
 local PATTERNS = {}
 
---- The names, in order; and those of lists that are drawn, rather than read from a file.
-M.names, M.drawn = {}, {}
+--- The names, in order.
+M.names = {}
+
+--- The names of the patterns whose lists are drawn, rather than read from a file.
+M.drawn = {}
 
 --- The option names that make() and resolve() know.
 M.options = option.keys(M.rows)

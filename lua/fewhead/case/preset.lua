@@ -98,8 +98,9 @@ function M.names()
   return copy
 end
 
---- Raise unless `name` is one of names(): "WHAT: got .., wanted one of 35 names (fewhead run gate_sweep --list lists them)", and
--- the nearest ones. Returns name.
+--- Raise unless `name` is one of names().
+-- The message: "WHAT: got .., wanted one of 35 names (fewhead run gate_sweep --list lists them)", and the nearest ones.
+-- Returns name.
 function M.check(what, name, level)
   return (args.enum(what, name, names, (level or 2) + 1, M.listed))
 end

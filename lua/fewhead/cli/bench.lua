@@ -206,6 +206,7 @@ function Bench:legend()
 end
 
 --- Columns that tables of these rows have, by key.
+-- @value columns
 M.columns = {
   cell = { key = "cell", title = "lists", align = "left" }, s_q = { key = "s_q" }, h_q = { key = "h_q" },
   path = { key = "path", align = "left" }, union = { key = "union", title = "union", format = "%.0f" },
@@ -219,6 +220,7 @@ M.columns = {
 }
 
 --- Columns of auto_beside_padded's rows.
+-- @value beside_columns
 M.beside_columns = {
   { key = "cell", title = "lists", align = "left" }, { key = "s_q" }, { key = "padded", title = "padded us", format = "%.1f" },
   { key = "auto", title = "auto us", format = "%.1f" }, { key = "ratio", title = "padded / auto", format = "%.2f" },

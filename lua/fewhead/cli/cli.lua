@@ -13,8 +13,9 @@ local M = {}
 M.exit = exit.with
 M.FAILED, M.USAGE, M.INTERRUPTED = exit.FAILED, exit.USAGE, exit.INTERRUPTED
 
---- The device that --device names; nil and the reason, by that option. The library is loaded when a command needs it: doctor
--- runs without one.
+--- The device of a command.
+-- name: what --device says. nil and the reason, by that option. The library is loaded when a command needs it: doctor runs
+-- without one.
 function M.device(name)
   local dev, err = require("fewhead.cli.options").open_device(name)
   return dev, err

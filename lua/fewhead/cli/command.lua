@@ -4,6 +4,7 @@
 --     run()
 --
 -- A command raises what a statement would raise. What it did is kept for :save as the Lua that does the same.
+-- @module fewhead.cli.command
 local args = require "fewhead.base.arguments"
 local colour = require "fewhead.cli.colour"
 local show = require "fewhead.cli.show"
@@ -60,6 +61,7 @@ local function device_module() return require "fewhead.device.device" end
 
 --- Settings in the order in which :set lists them: { name, what it is, { get = function() -> value, set = function(text) -> the
 -- Lua that does the same, or nil }, function() -> the values there are, or nil }.
+-- @value settings
 M.settings = {
   { "device", "where cases run that name no device", {
     get = function() return device_module().default_name() end,

@@ -4,6 +4,7 @@
 --
 -- Nothing that was typed is called. What a call gives is known by the file of the function: an object of the class that stands
 -- there. Option names and values come from the library itself (fewhead.cli.takes).
+-- @module fewhead.cli.complete
 local checkout = require "fewhead.base.checkout"
 local command = require "fewhead.cli.command"
 local F = require "fewhead.base.ffi"

@@ -5,6 +5,7 @@
 --
 -- It reads and changes nothing, and works where the library or any other part is missing. A finding is { state =, name =, text =,
 -- remedy = }. state: "ok"; "note", an optional part is missing or unknown; "wrong", something does not work that should.
+-- @module fewhead.cli.doctor
 local checkout = require "fewhead.base.checkout"
 local exit = require "fewhead.cli.exit"
 local args = require "fewhead.base.arguments"

@@ -8,8 +8,14 @@ local posix = require "fewhead.base.posix"
 
 local M = {}
 
---- 0 done, 1 it failed (a parity case, a missing file), 2 the command line was wrong, 130 Ctrl-C.
-M.FAILED, M.USAGE, M.INTERRUPTED = 1, 2, 130
+--- The status of a command that failed: a parity case, a missing file.
+M.FAILED = 1
+
+--- The status of a wrong command line.
+M.USAGE = 2
+
+--- The status after Ctrl-C.
+M.INTERRUPTED = 130
 
 -- Above this a shell gives statuses meanings of its own (126 not runnable, 127 not found, 128 + n signal n); of those a script
 -- may give INTERRUPTED alone, when it ended in good order after Ctrl-C.

@@ -2,7 +2,7 @@
 --
 --     print(help.about("fh.case", fh.case))
 --
--- A docstring is the comment right above a function; its first line starts with three dashes.
+-- A docstring is the comment right above a function; its first line starts with three dashes. Lines that start with @ are LDoc's.
 local checkout = require "fewhead.base.checkout"
 
 local M = {}
@@ -19,25 +19,29 @@ local function lines_of(path)
   return list
 end
 
+-- The text of comment lines, without the tags that only LDoc reads.
+local function text_of(lines, first, last)
+  local text = {}
+  for i = first, last do
+    if not lines[i]:find("^%-%- @%a") then text[#text + 1] = (lines[i]:gsub("^%-%-%-? ?", "")) end
+  end
+  return #text > 0 and table.concat(text, "\n") or nil
+end
+
 -- The comment that ends above line `at`: its text, or nil.
 local function comment_above(lines, at)
   local first = at
   while first > 1 and lines[first - 1]:find("^%-%-") do first = first - 1 end
   while first < at and not lines[first]:find("^%-%-%-") do first = first + 1 end -- what stands before is about something else
   if first == at then return nil end
-  local text = {}
-  for i = first, at - 1 do text[#text + 1] = (lines[i]:gsub("^%-%-%-? ?", "")) end
-  return table.concat(text, "\n")
+  return text_of(lines, first, at - 1)
 end
 
 -- The comment at the head of a file, up to its first line of code.
 local function head_comment(lines)
-  local text = {}
-  for _, line in ipairs(lines) do
-    if not line:find("^%-%-") then break end
-    text[#text + 1] = (line:gsub("^%-%-%-? ?", ""))
-  end
-  return #text > 0 and table.concat(text, "\n") or nil
+  local last = 0
+  while lines[last + 1] and lines[last + 1]:find("^%-%-") do last = last + 1 end
+  return text_of(lines, 1, last)
 end
 
 --- The name under which a module of this library was required; nil for a table that is none.
@@ -70,21 +74,6 @@ function M.of_function(f)
   local text = comment_above(lines, at)
   signature = signature:gsub("^%s*local%s+", ""):gsub("^%s*function%s+", ""):match("^(.-%b())") or signature
   return text and signature .. "\n" .. text, signature
-end
-
---- The public functions and methods of a module by its name, "fewhead.case.case", in the order of its source: a list of
--- { signature =, text = docstring }. Those without a docstring are left out.
-function M.public(name)
-  local lines, list = lines_of((package.searchpath(name, package.path))) or {}, {}
-  local module = name:match("[^.]*$")
-  for at, line in ipairs(lines) do
-    local owner, sign, rest = line:match("^function ([%w_]+)([.:])(%l[%w_]*%b())")
-    local text = owner and comment_above(lines, at)
-    if text then
-      list[#list + 1] = { signature = (owner == "M" and "fh." .. module or owner:lower()) .. sign .. rest, text = text }
-    end
-  end
-  return list
 end
 
 -- ---- Objects -----------------------------------------------------------------------------------------------------------------

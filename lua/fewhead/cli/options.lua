@@ -66,8 +66,8 @@ function M.shared()
   return shared
 end
 
---- A row for every axis of a sweep, --s-q to --seed, for a script's list of options; opt[key] is text for fh.sweep. defaults: by
--- key.
+--- A row for every axis of a sweep, for a script's list of options.
+-- The rows are --s-q to --seed; opt[key] is text for fh.sweep. defaults: by key.
 function M.axes(defaults)
   local changes = { h_q = false, indices = { without = { "pattern" } } } -- --heads says h_q
   for key, value in pairs(defaults or {}) do
@@ -77,7 +77,8 @@ function M.axes(defaults)
   return require("fewhead.decide.axis").rows(changes)
 end
 
---- The device that --device names; nil and the reason, by that option.
+--- The device of a script.
+-- name: what --device says. nil and the reason, by that option.
 function M.open_device(name)
   local dev, err = require("fewhead.device.device").open(name)
   return dev, err and err:gsub("^name:", "--device:")
@@ -175,7 +176,8 @@ end
 
 local function spell_flag(row) return row.flag end
 
---- Parse a list of words. Returns the table of values; or nil and a message; or nil alone after --help, which it prints.
+--- Parse a list of words.
+-- Returns the table of values; or nil and a message; or nil alone after --help, which it prints.
 -- Forms: --name value, --name=value, --flag, and -- before words that are not options. An option whose
 -- row is not repeated may be given once.
 function Options:parse(argv)
@@ -230,8 +232,9 @@ end
 -- it starts. It must not return. nil: words are read.
 M.on_read = nil
 
---- Parse, or end the script: with status 0 after --help, with status 2 and one line on stderr when the options are wrong. A value
--- that is refused later, where it is used, is blamed on its option too.
+--- Parse, or end the script.
+-- The status is 0 after --help, 2 when the options are wrong, with one line on stderr. A value that is refused later, where it is
+-- used, is blamed on its option too.
 function Options:read(argv)
   if M.on_read then M.on_read(self) end
   reader = self
@@ -260,7 +263,7 @@ local function wrapped(text)
   return lines
 end
 
---- The text that --help prints.
+--- The help as text, as the option of that name prints it.
 function Options:help()
   local lines = { "usage: " .. self.usage }
   if self.about then lines[#lines + 1] = self.about end

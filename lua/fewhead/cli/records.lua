@@ -1,4 +1,5 @@
---- What commands that read records share: the options --where, --skip-bad and --results, and the reading itself.
+--- What commands that read records share.
+-- The options --where, --skip-bad and --results, and the reading itself.
 local axes = require "fewhead.record.axes"
 local exit = require "fewhead.cli.exit"
 local results = require "fewhead.report.results"
@@ -6,6 +7,7 @@ local results = require "fewhead.report.results"
 local M = {}
 
 --- The shared options, to be added to a parser's list.
+-- @value options
 M.options = {
   { "--where", "FIELD=VALUE", "only records whose field has the value, or one of several with commas", repeated = true },
   { "--skip-bad", nil, "leave out lines that are no records, and name them" },

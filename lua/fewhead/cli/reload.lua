@@ -8,6 +8,7 @@
 --
 -- A module can name locals that outlive a reload, in M._kept: the count of live bytes, say. Weak tables are kept too, since what
 -- they know belongs to objects made before.
+-- @module fewhead.cli.reload
 local checkout = require "fewhead.base.checkout"
 
 local M = {}

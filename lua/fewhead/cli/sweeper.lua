@@ -21,8 +21,8 @@ local sweeps = require "fewhead.decide.sweep"
 
 local M = {}
 
---- The longest that a sweep may take where --seconds does not say, seconds: with the report of what was measured it ends in three
--- minutes.
+--- The longest that a sweep may take, seconds.
+-- It holds where --seconds does not say: with the report of what was measured it ends in three minutes.
 M.seconds = 170
 
 local of = sweeps.rows.by_key
@@ -59,8 +59,9 @@ local FLAGS = { "cold", "samples", "profile", "retry_failed" }
 local Sweeper = { __name = "sweeper" }
 Sweeper.__index = Sweeper
 
---- A sweep to be run. name: the script's; opt: its options; o: paths, to which the plug-ins of --provider are added; s_q, the
--- default axis by kind of device; control. Returns { task = options of fh.sweep, which the script may add to }.
+--- A sweep to be run.
+-- name: the script's; opt: its options; o: paths, to which the plug-ins of --provider are added; s_q, the default axis by kind of
+-- device; control. Returns { task = options of fh.sweep, which the script may add to }.
 function M.new(name, opt, o)
   local dev = opt.device or device.default_name()
   local task = {
@@ -143,7 +144,8 @@ function Sweeper:run(before)
   return sweep
 end
 
---- Say where the run lies and copy its files where --out is a device's folder of results/. good: whether the script found what
+--- Say where the run lies.
+-- Where --out is a device's folder of results/, its files are copied there. good: whether the script found what
 -- it looked for. Returns the exit status: 0; 1 where it is not good, or a part has cells that failed or did not fit; 130 after
 -- Ctrl-C.
 function Sweeper:finish(good)

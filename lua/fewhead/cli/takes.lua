@@ -6,6 +6,7 @@
 --
 -- Nothing is written twice here: a call with an option that there is not says which there are, a function's source says which
 -- names it checks its argument against, and option rows say what values they choose from.
+-- @module fewhead.cli.takes
 local checkout = require "fewhead.base.checkout"
 
 local M = {}

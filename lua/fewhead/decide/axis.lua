@@ -136,9 +136,16 @@ end
 
 -- ---- The axes ----------------------------------------------------------------------------------------------------------------
 
---- The axes: the rows of fh.case's options that a sweep takes several values of, the slowest-changing first; by key; and the keys
--- in order. What a number may be is for the case to say: a cell that it refuses is a row with its reason.
-M.axes, M.by_key, M.keys = {}, {}, {}
+--- The axes: the rows of fh.case's options that a sweep takes several values of, the slowest-changing first. What a number may be
+-- is for the case to say: a cell that it refuses is a row with its reason.
+M.axes = {}
+
+--- The axes by key.
+M.by_key = {}
+
+--- The keys in the order of the axes.
+M.keys = {}
+
 for _, row in ipairs(case.rows.list) do
   if row.axis then
     M.axes[#M.axes + 1], M.by_key[row.key], M.keys[#M.keys + 1] = row, row, row.key
@@ -390,7 +397,7 @@ function M.is_space(v) return getmetatable(v) == Space end
 
 local empty = setmetatable({ steps = {} }, Space)
 
---- A space that begins with a grid, a zip, a derive or a where, as the methods above make them.
+-- A space that begins with a grid, a zip, a derive or a where, as the methods above make them.
 for _, name in ipairs { "grid", "zip", "derive", "where" } do
   M[name] = function(...) return empty[name](empty, ...) end
 end

@@ -1,4 +1,4 @@
--- cell: one cell of a sweep measured, and what else decides its result: the build, the device, the settings.
+--- Cell: one cell of a sweep measured, and what else decides its result: the build, the device, the settings.
 --
 --   local cell = require "fewhead.decide.cell"
 --   local bench = assert(cell.open { device = "cpu", paths = { "padded", "native" }, how = { cold = true }, worker = true })

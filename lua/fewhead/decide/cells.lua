@@ -1,4 +1,4 @@
--- cells: what a sweep is to measure: the axes multiplied out, each cell named, its memory and work estimated. Opens no device.
+--- Cells: what a sweep is to measure: the axes multiplied out, each cell named, its memory and work estimated. Opens no device.
 --
 --   local plan = require("fewhead.decide.cells").plan { s_q = "64:512:*2", heads = { 8, 16 } }
 --   print(#plan.cells, plan.cells[1].config, plan.cells[1].bytes)

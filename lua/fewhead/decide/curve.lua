@@ -18,6 +18,7 @@ local NATIVE = {}
 for _, name in ipairs(paths.native()) do NATIVE[name] = true end
 
 --- What may be asked for as native: "best" of them, or one.
+-- @value natives
 M.natives = { "best", unpack(paths.native()) }
 
 -- ---- How sure a ratio is -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ local ffi, C = F.ffi, F.C
 local M = {}
 
 --- Group sizes that measure() takes: those of 32, 16, 8, 4, 2 and 1 heads.
+-- @value groups
 M.groups = { 2, 4, 8, 16, 32, 64 }
 
 -- Stands in for a problem where a plan is built: lists, and no q or KV.

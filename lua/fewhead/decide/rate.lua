@@ -1,4 +1,4 @@
--- rate: how fast a device is, about, from two short calls: what the time of a sweep is estimated with before it starts.
+--- Rate: how fast a device is, about, from two short calls: what the time of a sweep is estimated with before it starts.
 --
 --   local rates = assert(require("fewhead.decide.rate").measure(dev))
 --   print(rates.padded, rates.native, rates.bytes)      --> FLOP/s of padded, of gather; bytes filled a second

@@ -141,6 +141,7 @@ local function duration(us, row)
 end
 
 --- Columns of cells()'s rows, for fewhead.base.table.
+-- @value cell_columns
 M.cell_columns = {
   { key = "name", title = "gate", align = "left" },
   { key = "native", title = "native at", format = function(n, row) return ("%d of %d"):format(n, row.points) end },
@@ -150,6 +151,7 @@ M.cell_columns = {
 }
 
 --- Columns of score()'s rows.
+-- @value columns
 M.columns = {
   { key = "name", title = "gate", align = "left" },
   { key = "native_chunks", title = "native chunks", format = percent(1) },

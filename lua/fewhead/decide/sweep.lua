@@ -24,6 +24,7 @@ local tags = require "fewhead.record.tags"
 local M = {}
 
 --- The paths where none are named.
+-- @value paths
 M.paths = { "padded", "native" }
 
 --- The longest that a cell may take in a worker, seconds, before it counts as hanging.

@@ -5,6 +5,7 @@
 --
 -- NVTX version 3 has no library of its own: a program hands its table of functions to the profiler's library, which
 -- NVTX_INJECTION64_PATH names, and the profiler fills it in (nvtx3/nvtxDetail/nvtxTypes.h and nvtxInit.h).
+-- @module fewhead.device.nvtx
 
 local ffi = require "ffi"
 

@@ -12,8 +12,8 @@
 -- once, the collector does the same for one that was dropped, in any order; the memory goes with its last view. Using a freed
 -- tensor is an error. An address that data() or pointer() gave is good as long as some view of that memory is alive.
 --
--- NaN. LuaJIT takes what it loads from a float* for a number or the one NaN it knows; other NaNs, such as those of 0xFF poison,
--- come out as nil or false. get, read and to_table bring them to the known one; read a raw float* with tensor.float_at.
+-- NaN. LuaJIT takes what it loads from a float pointer for a number or the one NaN it knows; other NaNs, such as those of 0xFF
+-- poison, come out as nil or false. get, read and to_table bring them to the known one; read a raw one with tensor.float_at.
 local bit = require "bit"
 
 local args = require "fewhead.base.arguments"

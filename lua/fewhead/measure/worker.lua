@@ -1,4 +1,4 @@
--- worker: a process of its own that opens a device and runs functions there, so that a crash, a hang or a lost device ends the
+--- Worker: a process of its own that opens a device and runs functions there, so that a crash, a hang or a lost device ends the
 -- call at hand and no more.
 --
 --   local worker = require "fewhead.measure.worker"

@@ -16,6 +16,7 @@ local record_room = require "fewhead.record.record"
 local M = {}
 
 --- Settings of a run that change what a time means, by the names that a record's run has.
+-- @value run_settings
 M.run_settings = { "device", "threads", "isa", "multiprocessors", "capability" }
 
 -- Fields in the order in which tables have them; others follow by name.

@@ -33,6 +33,7 @@ local json = require "fewhead.base.json"
 local M = {}
 
 --- The names of the fields, in that order.
+-- @value fields
 M.fields = {
   "path", "provider", "provider_version", "kernel", "case", "call", "parity", "time", "work", "verdict", "run",
 }

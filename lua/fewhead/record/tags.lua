@@ -42,7 +42,8 @@ end
 
 option.kinds.TAGS = { parse = parse, check = check, join = join }
 
---- The option that scripts share: --tag KEY=VALUE, as often as there are tags; { tags = { KEY = VALUE } } in Lua.
+--- The option that scripts share.
+-- On the command line --tag KEY=VALUE, as often as there are tags; in Lua { tags = { KEY = VALUE } }.
 M.row = option.rows("tags", {
   { "--tag", "KEY=VALUE", "a word of your own that records carry; may be given several times", key = "tags", kind = "TAGS",
     without = { "run" } },

@@ -26,6 +26,7 @@ local tables = require "fewhead.base.table"
 local M = {}
 
 --- What may have happened to a cell, in the order in which summaries have it.
+-- @value outcomes
 M.outcomes = { "same", "faster", "slower", "unclear", "differs", "failed", "mended", "both failed", "gone", "new" }
 
 --- A difference of the medians under this share counts as none, unless `least` says another.

@@ -62,6 +62,7 @@ end
 
 --- What a step takes besides the prompt's attention; microseconds, context_us for a million (token, token before it)
 -- pairs.
+-- @value rest_names
 M.rest_names = { "step_us", "token_us", "context_us", "decode_us" }
 
 local function rest_of(what, given, level)

@@ -43,6 +43,7 @@ end
 M.OWN = { flashmla = true, fa3 = true }
 
 --- The figures of an arm in cells(), each with its unit in the name.
+-- @value FIGURES
 M.FIGURES = { "ttft_ms", "ttft_alone_ms", "tpot_ms", "total_tok_s", "output_tok_s", "attention_ms" }
 
 --- All records of a file. Raises with the file where one is damaged, is not of the bench, or where none is there.

@@ -25,6 +25,7 @@ M.figures = {
 M.kernel_ratio = 1.51
 
 --- Share of drafted tokens that were accepted, as reported for two pairs of runs: it moved between the arms by chance.
+-- @value acceptance
 M.acceptance = { { padded = 0.355, native = 0.377 }, { padded = 0.412, native = 0.395 } }
 
 --- The published gate: native heads from so many rows up; fh.gate.default_min_sq is the same number, of the C library.

@@ -32,9 +32,16 @@ local BURST_HEADERS = {
 -- Larger token counts and clocks are damage, not traffic.
 local MOST_TOKENS, MOST_MS = 2 ^ 31 - 1, 2 ^ 53
 
---- What a trace may hold at most, so that a file of any size is read in bounded memory or refused by its name: requests
--- (about 200 bytes each), distinct prompt blocks (40 bytes each), bytes of a line.
-M.most_requests, M.most_blocks, M.most_line_bytes = 4e6, 2 ^ 23, 2 ^ 24
+-- A file of any size is read in bounded memory, or refused by its name.
+
+--- The most requests that a trace may hold, about 200 bytes of memory each.
+M.most_requests = 4e6
+
+--- The most distinct prompt blocks that a trace may hold, 40 bytes of memory each.
+M.most_blocks = 2 ^ 23
+
+--- The longest line of a trace, bytes.
+M.most_line_bytes = 2 ^ 24
 
 local CHUNK = 2 ^ 16 -- bytes read at once
 
