@@ -276,11 +276,17 @@ GRACE_SECONDS = 15  # behind a job's time, until it is ended
 SHOWN = ("fewhead", "warm", "TTFT", "LOOP", "ERROR", "calls", "job", "started", "recorded", "unpacked", "no time", "Bench")
 
 
+def progress(text):
+    """Show what runs now, on a terminal alone; the next text stands in its place."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
 class Child:
     """The process of a job. Its output goes into a log; what counts is shown."""
 
     def __init__(self, words, environ, log):
-        self.last, self.ready, self.log = [], threading.Event(), log
+        self.last, self.ready, self.log, self.deadline = [], threading.Event(), log, None
         self.process = subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         errors="replace")
         self.reader = threading.Thread(target=self.follow, daemon=True)
@@ -293,7 +299,10 @@ class Child:
                 log.flush()
                 self.last = (self.last + [line.rstrip("\n")])[-25:]
                 if line.startswith(SHOWN):
+                    progress("")
                     print(line, end="", flush=True)
+                elif line.startswith("now ") and self.deadline:
+                    progress(f"{line[4:].rstrip()}, {max(0, self.deadline - time.monotonic()):.0f} s left")
                 if line.startswith("started"):
                     self.ready.set()
         self.ready.set()
@@ -304,7 +313,7 @@ class Child:
 
     def measure(self, deadline):
         """Give the child its turn; its exit status. Behind the deadline it is ended."""
-        left = deadline - time.monotonic()
+        left, self.deadline = deadline - time.monotonic(), deadline
         try:
             self.process.stdin.write(f"{max(0.0, left)}\n")
             self.process.stdin.flush()
@@ -316,6 +325,7 @@ class Child:
             print("the time of this job is up: ended", flush=True)
             self.end()
         self.reader.join()
+        progress("")
         return self.process.returncode
 
     def end(self):

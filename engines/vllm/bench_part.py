@@ -113,6 +113,7 @@ class Part:
         self.main = [arm for arm in self.arms if arm in MAIN_ARMS] or self.arms
         self.deadline = time.monotonic() + args.seconds - MARGIN_S
         self.work, self.total, self.parity, self.took, self.warmed = {}, {}, {}, {}, set()
+        self.records = 0
 
     # -- One run of an arm
 
@@ -162,10 +163,28 @@ class Part:
         """The arms in turns, forwards and backwards."""
         return arms if i % 2 == 0 else list(reversed(arms))
 
+    def runs(self, name, lists, arm):
+        """Runs that an earlier call has of a cell."""
+        return self.done.get(cell_of(self.model, self.layers, name, lists, arm, self.decode), 0)
+
     def missing(self, arms, name, lists, runs):
         """The arms whose cell has fewer runs than wanted, and time to warm up."""
-        wanted = [arm for arm in arms if self.done.get(cell_of(self.model, self.layers, name, lists, arm, self.decode), 0) < runs]
-        return [arm for arm in wanted if self.warm(arm)]
+        return [arm for arm in arms if self.runs(name, lists, arm) < runs and self.warm(arm)]
+
+    def arms_of(self, name):
+        """The arms that do a workload."""
+        w = self.args.workloads[name]
+        everyone = name == "cold8k" or not isinstance(w, (Cold, Closed))
+        return self.arms if everyone else self.main
+
+    def wanted(self):
+        """Records that this part is to make."""
+        return sum(max(0, (self.args.runs if isinstance(w, Closed) else 1) - self.runs(name, lists, arm))
+                   for name, w in self.args.workloads.items() for lists in self.args.lists for arm in self.arms_of(name))
+
+    def now(self, *words):
+        """For a progress line: what is measured now. `bench.py` shows the line on a terminal."""
+        print("now", f"{self.records}/{self.all}", *words, flush=True)
 
     # -- Records
 
@@ -196,6 +215,7 @@ class Part:
         if time_us and parity["status"] == "pass":  # a result that nobody compared has no time in a record
             record["time"] = time_us
         self.emit(record)
+        self.records += 1
 
     # -- Measurements
 
@@ -226,6 +246,7 @@ class Part:
                 if not self.room(name):
                     continue
                 began = time.monotonic()
+                self.now(name, lists, arm)
                 seconds, requests = self.generate(arm, lists, [(length, 99 + i)], 1)
                 self.spend(name, began)
                 if i:  # the first one warms up
@@ -264,6 +285,7 @@ class Part:
                 if not self.room(name):
                     continue
                 began = time.monotonic()
+                self.now(name, lists, arm)
                 alone[arm].append(self.generate(arm, lists, [(w.prompt, 200 + i)], 1)[0])
                 self.generate(arm, lists, [(w.before, 300 + i)], 1)
                 behind[arm].append(self.generate(arm, lists, [(w.prompt, 400 + i)], 1)[0])
@@ -284,6 +306,7 @@ class Part:
                 print(f"no time left for {name} {lists} {arm}, run {i + 1}", flush=True)
                 continue
             began = time.monotonic()
+            self.now(name, lists, arm)
             seconds, requests = self.generate(arm, lists, [(w.prompt, 1000 * (i + 1) + k) for k in range(w.count)], w.output,
                                               concurrency=w.concurrency)
             self.spend(name, began)
@@ -299,14 +322,15 @@ class Part:
     def measure(self):
         """The part's cells in the order of --workloads, one run of all closed loops before the next; the errors of its counters."""
         loops = {name: w for name, w in self.args.workloads.items() if isinstance(w, Closed)}
+        self.all = self.wanted()
         for name, w in self.args.workloads.items():
             for lists in self.args.lists:
                 if isinstance(w, Cold):
-                    self.cold(self.arms if name == "cold8k" else self.main, lists, name)
+                    self.cold(self.arms_of(name), lists, name)
                 elif name not in loops:
-                    self.short(self.arms, lists, name)
+                    self.short(self.arms_of(name), lists, name)
         for i in range(self.args.runs):
             for name in loops:
                 for lists in self.args.lists:
-                    self.closed(self.main, lists, name, i)
+                    self.closed(self.arms_of(name), lists, name, i)
         return counter_errors(self.total)

@@ -241,6 +241,24 @@ def test_no_time_no_cells(engine, small):
     assert records == [] and part.total == {} and errors == []
 
 
+def test_progress_says_what_runs_of_how_much(engine, small, capsys):
+    _, _, first = measure(engine, "glm", arms="flashmla,auto-shared", runs=1)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("now ")]
+    assert lines[0] == "now 0/12 cold8k indexer flashmla" and lines[-1] == "now 11/12 C16x8kx48 local auto-shared"
+    assert len(first) == 12
+    measure(engine, "glm", arms="flashmla,auto-shared", runs=2, done=bench.runs_of(first))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("now ")]
+    assert [line.split()[1] for line in lines] == ["0/4", "1/4", "2/4", "3/4"]
+
+
+def test_progress_is_for_terminals(monkeypatch, capsys):
+    bench.progress("3/12 cold8k")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    bench.progress("3/12 cold8k")
+    assert capsys.readouterr().err == "\r\033[K3/12 cold8k"
+
+
 def test_an_arm_that_routed_nothing_is_an_error(engine, small):
     part, _, _ = measure(engine, "check", arms="flashmla,auto", n=1)
     part.total["auto"] = dict(part.total["auto"], calls={})
