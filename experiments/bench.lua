@@ -19,7 +19,8 @@ local opt = fh.options {
 -- Rows of the chunk that are compared with the reference, spread evenly: the reference is slow, and paths treat rows alike.
 local PARITY_ROWS = 64
 
-local e = fh.experiment.open("bench", opt, { unit = "step" })
+local paths = fh.path.candidates()
+local e = fh.experiment.open("bench", opt, { unit = "step", total = #paths + 1 })
 e:need(e.on_cpu, ('--device: got "%s", wanted a CPU, where OpenBLAS runs too'):format(opt.device))
 local sgemm, why = fh.blas.open(opt.blas, e.device:info())
 e:need(sgemm, why and why .. ": make bench installs OpenBLAS, --blas names another")
@@ -29,7 +30,7 @@ local problem = e:need(case:problem(e.device))
 local outputs, plan = assert(problem:outputs()), assert(fh.plan.build(problem))
 
 local arms, checked = { { name = "sgemm", run = sgemm.run } }, {}
-for i, path in ipairs(fh.path.candidates()) do
+for i, path in ipairs(paths) do
   e.line:step("parity of " .. path)
   local with = { plan = fh.path.get(path).wants_plan and plan or nil }
   local parity = fh.parity.check(problem, path, { against = "reference", sample = math.min(opt.s_q, PARITY_ROWS) })
