@@ -7,7 +7,7 @@ local M = {}
 
 local parser = options.new {
   name = "bundle", usage = "fewhead bundle [options] [RUN]",
-  about = "Packs a run (default: the latest in results/local), its gate table and the fingerprint of build and device into\n"
+  about = "Packs a sweep (default: the newest in results/local), its gate table and the fingerprint of build and device into\n"
     .. "NAME.tar. It holds the words of the command and the device's name, no name of a host, user or folder of this machine.",
   arguments = { 0, 1 },
   options = { { "--tar", "FILE", "the file to write (default: the run's name with .tar)", kind = "TEXT" } },

@@ -32,7 +32,7 @@ local LONG = {
   "provider", "device", option.like(of.seconds, { default = M.seconds }),
   option.like(of.cell_seconds, { default = sweeps.cell_seconds, lo = 1 }),
   of.max_bytes, of.cold, of.min_samples, of.samples, of.profile, of.shard, of.tags,
-  { "--resume", "RUN", "go on with the run in this folder (default: the latest in --out); what it has is not measured again",
+  { "--resume", "RUN", "go on with the run in this folder (default: the newest sweep in --out); what it has stays",
     optional = true },
   option.like(of.retry_failed, { with = { resume = true } }),
   { "--dry-run", nil, "print cells, bytes and an estimated time; measure nothing" },
