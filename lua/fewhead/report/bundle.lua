@@ -53,8 +53,8 @@ local function pack(tar, name, texts)
   return ok, err
 end
 
---- Pack a run. run: its folder, or a folder of runs, whose newest sweep is taken. options: tar, the file to write (default: the run's
--- name with .tar). Returns { tar =, members = the names in it, name = the run's }, which prints as one line; nil, err.
+--- Pack a run. run: its folder, or a folder of runs, whose newest sweep is taken. options: tar, the file to write (default: the
+-- run's name with .tar). Returns { tar =, members = the names in it, name = the run's }, which prints as one line; nil, err.
 function M.run(run, options)
   args.string("bundle: run", run)
   local o = args.options("bundle", options, { "tar" })
