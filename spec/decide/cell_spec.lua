@@ -230,6 +230,28 @@ describe("a sweep with a bound", function()
     assert.equal("out of time", fh.store.head(sweep.folder).state)
   end)
 
+  it("tells the worker ahead what each cell will have, so that one process runs them all", function()
+    local class = worker.class
+    local call, pids, told = class.call, {}, {}
+    function class:call(module, name, arguments, limits)
+      local answer = call(self, module, name, arguments, limits)
+      if name == "race" then
+        pids[#pids + 1] = self.process:get_pid()
+        told[#told + 1] = arguments.how.max_seconds
+        if limits.ahead then assert.is_true(limits.ahead.arguments.how.max_seconds > 0) end
+      end
+      return answer
+    end
+    local ok, err = pcall(function() assert.equal(5, assert(small { s_q = "2,4,8,16,32", seconds = 6 }).cells) end)
+    class.call = call
+    assert(ok, err)
+    assert.equal(5, #pids)
+    for i, pid in ipairs(pids) do
+      assert.equal(pids[1], pid)
+      assert.is_true(told[i] > 0 and told[i] < 6)
+    end
+  end)
+
   it("ends a call that goes on past it", function()
     local hangs = assert(fh.provider.load(toy, "slow", "hangs"))
     local clock = fh.ffi.C.fh_time_ns
