@@ -44,10 +44,9 @@ int32_t fhk_amx_pays(void);
 
 /* The paths padded and gather, for one query: `rows` heads are computed, of which the first h_q are real. Adds the
  * valid keys to *keys and returns the FLOPs multiplied: those of rows and keys, whatever number of halves the
- * weights are cut into. `then` is the query that this thread may come to next, whose KV rows are prefetched; s_q or
- * more: nobody knows. */
+ * weights are cut into. */
 uint64_t fhk_amx_query_bytes(const fh_call *call, int32_t rows);
-uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t then, void *memory, int64_t *keys);
+uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, void *memory, int64_t *keys);
 
 /* The path packed, for a group of up to `group` queries over the union of their lists. Returns the FLOPs multiplied. */
 uint64_t fhk_amx_group_bytes(const fh_call *call, int32_t group);

@@ -13,7 +13,7 @@
  *
  * KV rows are read twice, from the second-level cache, and only ever copied into a few tiles that stay in the first: a
  * tile's worth of stores that leave the first level takes as long as four products. q and p come from the second-level
- * cache each time and do not enter the first. While one block is computed, the rows of the next are prefetched.
+ * cache each time and do not enter the first.
  *
  * p is fp32 cut into two bf16, p = high + low within 2^-17: one bf16 is out of FlashMLA's tolerances where outputs are
  * small against the values.
@@ -71,11 +71,6 @@ typedef struct passage {
   uint32_t *lane_bit;                        /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
   int32_t *lane_half;                        /* [vectors] */
   row_block *block;
-  const uint16_t *kv; /* of the call */
-  int64_t kv_stride;
-  int32_t s_kv;
-  const int32_t *ahead; /* KV rows that come after the block, for prefetching */
-  int64_t ahead_count;
 } passage;
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -119,9 +114,6 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
                  .vectors = (rows + 15) / 16,
                  .d_qk = call->d_qk,
                  .window = window_for((rows + 15) / 16),
-                 .kv = call->kv,
-                 .kv_stride = call->kv_stride,
-                 .s_kv = (int32_t)call->s_kv,
                  .scale = log2_scale(call),
                  .q = base + at.q,
                  .o = floats(base + at.o),
@@ -157,18 +149,6 @@ static void pack_q(passage *t, const uint16_t *const *q) {
       }
       transpose(in, to);
     }
-}
-
-/* ---- The rows that come next ------------------------------------------------------------------------------------- */
-
-/* Brings the first lines of `count` of them into the second-level cache. The hardware's prefetcher follows with the
- * rest; asking for every line is slower. */
-INLINE void fetch_ahead(passage *t, int64_t count) {
-  for (; count > 0 && t->ahead_count > 0; count--, t->ahead_count--, t->ahead++) {
-    if (*t->ahead < 0 || *t->ahead >= t->s_kv) continue;
-    const uint16_t *row = t->kv + *t->ahead * t->kv_stride;
-    for (int i = 0; i < 4; i++) __builtin_prefetch(row + i * CHUNK, 0, 2);
-  }
 }
 
 INLINE void swap_stages(passage *t) {
@@ -531,7 +511,6 @@ static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, 
       TILE_PRODUCT(3, 5, 7);
       stage_pairs(2, to + 14 * 64, from + 28, d);
     }
-    fetch_ahead(t, 2);
     swap_stages(t);
   }
   store_sums(o, TILE_FLOATS, below, below + TILE_FLOATS);
@@ -571,7 +550,6 @@ static void values_1x4(passage *t, const row_block *b, int32_t keys, int32_t v, 
     const int32_t d = CHUNK * (last ? c + 2 : c) % D_V;
     values_step(p, t->stage, t->other, next, d);
     values_step(p + HALVES * TILE_BYTES, t->stage + 4 * TILE_BYTES, t->other + 4 * TILE_BYTES, next + 32, d);
-    fetch_ahead(t, 8);
     swap_stages(t);
   }
   store_sums(o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
@@ -594,15 +572,13 @@ static void values(passage *t, const row_block *b, int32_t keys) {
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* The block's KV rows; `count` of those at `ahead` come next. */
-static void compute(passage *t, const int32_t *ahead, int64_t count) {
+/* The block's KV rows. */
+static void compute(passage *t) {
   row_block *b = t->block;
   if (b->keys == 0) return;
   const int32_t keys = (b->keys + STEP - 1) / STEP * STEP;
   for (int32_t k = b->keys; k < keys; k++) b->member[k][0] = b->member[k][1] = 0;
   for (int32_t k = b->keys; k < keys + STEP; k++) b->row[k] = zero_row;
-  t->ahead = ahead;
-  t->ahead_count = count;
   t->late = 0;
   memcpy(t->sum_before, t->sum, (size_t)t->vectors * 64);
   weights(t, keys);
@@ -676,9 +652,9 @@ static uint64_t few_executed(const fh_call *call, int64_t keys) {
   return 2 * (uint64_t)keys * FEW_ROWS * (uint64_t)(call->d_qk + D_V);
 }
 
-uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t then, void *memory, int64_t *keys) {
-  const int32_t *list = fhk_list(call, s), *next = then < call->s_q ? fhk_list(call, then) : NULL;
-  const int64_t length = fhk_list_length(call, s), next_count = next ? fhk_list_length(call, then) : 0;
+uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, void *memory, int64_t *keys) {
+  const int32_t *list = fhk_list(call, s);
+  const int64_t length = fhk_list_length(call, s);
   uint64_t executed = 0;
   if (rows <= FEW_ROWS) {
     const int32_t done = fhk_few_query(call, s, memory, keys);
@@ -691,10 +667,9 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t the
   for (int64_t j = 0; j < length; j++) {
     if (list[j] < 0 || list[j] >= call->s_kv) continue;
     ++*keys;
-    if (add_row(t, call->kv + list[j] * call->kv_stride, 0))
-      compute(t, list + j + 1, fhk_clamp(length - j - 1, 0, t->window));
+    if (add_row(t, call->kv + list[j] * call->kv_stride, 0)) compute(t);
   }
-  compute(t, next, next_count);
+  compute(t);
   executed += finish_query(t, call, s, *keys);
   tiles_end();
   return executed;
@@ -715,9 +690,9 @@ static uint64_t one_of_group(const fh_call *call, const fhk_group *g, int32_t i,
   for (int64_t e = 0; e < g->entries; e++) {
     if (!(g->member[e] >> i & 1) || g->token[e] < 0 || g->token[e] >= call->s_kv) continue;
     keys++;
-    if (add_row(t, call->kv + g->token[e] * call->kv_stride, 0)) compute(t, NULL, 0);
+    if (add_row(t, call->kv + g->token[e] * call->kv_stride, 0)) compute(t);
   }
-  compute(t, NULL, 0);
+  compute(t);
   return finish_query(t, call, g->first + i, keys);
 }
 
@@ -747,10 +722,9 @@ static uint64_t whole_group(const fh_call *call, const fhk_group *g, void *memor
   for (int64_t e = 0; e < g->entries; e++) {
     if (g->token[e] < 0 || g->token[e] >= call->s_kv) continue;
     listing |= g->member[e];
-    if (add_row(t, call->kv + g->token[e] * call->kv_stride, g->member[e]))
-      compute(t, g->token + e + 1, fhk_clamp(g->entries - e - 1, 0, t->window));
+    if (add_row(t, call->kv + g->token[e] * call->kv_stride, g->member[e])) compute(t);
   }
-  compute(t, NULL, 0);
+  compute(t);
   for (int32_t r = 0; r < t->rows; r++) {
     const int32_t i = r / call->h_q;
     finish_row(t, call, r, g->first + i, r % call->h_q, listing >> i & 1);
@@ -827,8 +801,8 @@ int32_t fhk_amx_built(void) { return 0; }
 int32_t fhk_amx_pays(void) { return 0; }
 uint64_t fhk_amx_query_bytes(const fh_call *call, int32_t rows) { return (void)call, (void)rows, 0; }
 uint64_t fhk_amx_group_bytes(const fh_call *call, int32_t group) { return (void)call, (void)group, 0; }
-uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, int64_t then, void *memory, int64_t *keys) {
-  return (void)call, (void)rows, (void)s, (void)then, (void)memory, (void)keys, 0;
+uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, void *memory, int64_t *keys) {
+  return (void)call, (void)rows, (void)s, (void)memory, (void)keys, 0;
 }
 uint64_t fhk_amx_group(const fh_call *call, const fhk_group *group, void *memory) {
   return (void)call, (void)group, (void)memory, 0;

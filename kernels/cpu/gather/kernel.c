@@ -12,8 +12,7 @@ typedef struct query_run {
   fhk_work *work;
   const fhk_tile_ops *ops; /* NULL: the tile unit */
   int32_t rows;            /* heads computed */
-  int32_t threads;
-  uint64_t scratch_bytes; /* of one thread */
+  uint64_t scratch_bytes;  /* of one thread */
 } query_run;
 
 static query_run prepare(const fhk_cpu *cpu, const fh_call *call, fhk_work *work) {
@@ -21,8 +20,7 @@ static query_run prepare(const fhk_cpu *cpu, const fh_call *call, fhk_work *work
                    .plan = call->plan,
                    .work = work,
                    .ops = fhk_tile_ops_of(fhk_cpu_isa(cpu)),
-                   .rows = call->path == FH_PADDED ? call->h_pad : call->h_q,
-                   .threads = fhk_cpu_threads(cpu)};
+                   .rows = call->path == FH_PADDED ? call->h_pad : call->h_q};
   run.scratch_bytes = run.ops ? fhk_tiles_bytes(run.ops, call, run.rows, 1) : fhk_amx_query_bytes(call, run.rows);
   return run;
 }
@@ -51,8 +49,8 @@ static void query(void *arg, int64_t s, int32_t thread) {
   const fh_call *call = run->call;
   void *memory = (char *)call->workspace + (uint64_t)thread * run->scratch_bytes;
   int64_t keys = 0;
-  const uint64_t executed = run->ops ? query_in_tile(run, s, memory, &keys)
-                                     : fhk_amx_query(call, run->rows, s, s + run->threads, memory, &keys);
+  const uint64_t executed =
+      run->ops ? query_in_tile(run, s, memory, &keys) : fhk_amx_query(call, run->rows, s, memory, &keys);
   fhk_count(run->work, fhk_useful_flops(call, (uint64_t)keys), executed,
             (uint64_t)keys * (uint64_t)call->d_qk * 2 + fhk_row_bytes(call) + fhk_list_bytes(call, s));
 }
