@@ -21,8 +21,9 @@
  * p is exp(logit - reference), and a row's first largest logit is its reference. Where a later one comes to lie SLACK
  * above it, the reference is raised, o scaled, and the block's weights are computed again.
  *
- * packed multiplies every row of the group with every entry of the union and sets the weights of those that are not
- * members to 0. That does not undo a NaN or Inf in a value, so a KV row with one is left out; its members are computed
+ * packed multiplies 16 rows of the group with 32 entries of the union at a time, unless none of the rows lists any of
+ * the entries, and sets the weights of those that are not members to 0. So that few of these squares hold anything, the
+ * entries are sorted by the vectors of rows that list them. A weight of 0 does not undo a NaN or Inf in a value, so a KV row with one is left out; its members are computed
  * again, one by one.
  */
 #include "cpu/amx.h"
@@ -35,26 +36,44 @@ int32_t fhk_amx_built(void) { return 1; }
 
 enum {
   MOST_ROWS = 128,
-  STEP = 64,         /* what a block's keys are rounded up to: KV rows that are brought together at a time for values */
-  PRODUCT_KEYS = 32, /* KV rows of one product of the values, and of a step of the softmax */
-  HALVES = 2,        /* bf16 that p is cut into */
-  VECTORS = 4,       /* vectors of rows that the logits of 16 KV rows are computed for at a time */
+  MOST_VECTORS = MOST_ROWS / 16,
+  PATTERNS = 1 << MOST_VECTORS, /* sets of vectors */
+  LIST_KEYS = 2048,             /* KV rows that are collected, and sorted by the vectors that list them */
+  STEP_KEYS = 32,               /* KV rows of a step: of one product of the values, and of the softmax at a time */
+  MOST_STEPS = MOST_KEYS / STEP_KEYS,
+  HALVES = 2,  /* bf16 that p is cut into */
+  VECTORS = 4, /* vectors of rows that the logits of 16 KV rows are computed for at a time */
   O_TILES = D_V / 16
 };
 
-/* The KV rows of a block, and room for those that are brought together in vain, past the last. */
-typedef struct row_block {
+/* KV rows, and room for those that are brought together in vain, past the last. */
+typedef struct row_list {
   int32_t keys;
-  const uint16_t *row[MOST_KEYS + STEP];
-  uint32_t member[MOST_KEYS][2]; /* who chose it; only where masked */
-} row_block;
+  const uint16_t *row[LIST_KEYS + 2 * STEP_KEYS];
+  uint32_t member[LIST_KEYS + STEP_KEYS][2]; /* who chose it; only where masked */
+  uint8_t vectors[LIST_KEYS + STEP_KEYS];    /* a bit each: those in which somebody chose it */
+} row_list;
+
+/* STEP_KEYS keys and a vector of rows: the softmax's piece of work. */
+typedef struct square {
+  int16_t k;
+  uint8_t v;
+  uint8_t ring; /* where its logits are */
+} square;
+
+/* The steps that two vectors of rows, or the last one alone, are multiplied with. */
+typedef struct step_list {
+  int32_t count; /* 2 or more */
+  uint8_t step[MOST_STEPS + 2];
+  uint8_t vectors[MOST_STEPS + 2]; /* bit 0: the first takes part, bit 1: the second */
+} step_list;
 
 /* `rows` rows and their passage over KV rows. */
 typedef struct passage {
   int32_t rows, vectors; /* vectors of 16 rows */
   int32_t masked;
   int32_t d_qk;
-  int32_t window;                            /* KV rows of a block */
+  int32_t window;                            /* KV rows of a block, at most */
   int32_t begun;                             /* o holds something */
   float scale;                               /* sm_scale * log2(e) */
   uint64_t executed;                         /* multiply-adds */
@@ -62,27 +81,33 @@ typedef struct passage {
   uint64_t spoilt;                           /* queries that list a KV row with NaN or Inf; only where masked */
   char *q;                                   /* tiles [vector][chunk] of d_qk / CHUNK chunks */
   float *o;                                  /* tiles [vector][O_TILES] */
-  char *p;                                   /* tiles [vector][window / PRODUCT_KEYS][half] */
-  float *s;                                  /* tiles [4][vectors]: the logits of two steps of the softmax */
-  char *pairs;                               /* [2][half][PRODUCT_KEYS / 2] vectors: see weigh */
-  char *stage, *other;                       /* STAGE_BYTES each: what is multiplied, and what is being staged */
+  char *p;                                   /* tiles [vector][window / STEP_KEYS][half] */
+  float *s;                                  /* tiles [2][2][vectors]: the logits of two steps */
+  char *pairs;                               /* [2][half][STEP_KEYS / 2] vectors: see weigh */
+  char *stage;                               /* STAGES slots: what is multiplied, and what is being staged */
   float *max, *reference, *sum, *sum_before; /* [16 * vectors]; before scaling */
   float part[16];                            /* of the sum, of the keys of a step */
   uint32_t *lane_bit;                        /* [16 * vectors] the bit of the lane's query in member[..][lane_half] */
   int32_t *lane_half;                        /* [vectors] */
-  row_block *block;
+  row_list *list;
+  int32_t keys; /* the block: KV rows, and the first of them */
+  const uint16_t *const *row;
+  uint32_t (*member)[2];
+  uint8_t active[MOST_STEPS];          /* the vectors in which somebody chose a KV row of the step */
+  square square[MOST_STEPS * VECTORS]; /* in the order in which their logits are computed */
+  step_list steps[MOST_VECTORS / 2];   /* of vectors 2 i and 2 i + 1 */
 } passage;
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct passage_layout {
-  uint64_t q, o, p, s, pairs, stage, max, reference, sum, sum_before, lane_bit, lane_half, block, total;
+  uint64_t q, o, p, s, pairs, stage, max, reference, sum, sum_before, lane_bit, lane_half, list, total;
 } passage_layout;
 
-enum { STAGE_BYTES = STEP * TILE_STRIDE * 2 };
+enum { STAGES = 4, SLOT_BYTES = 4 * TILE_BYTES };
 
 /* KV rows of a block: with all that belongs to them within half of a second-level cache of 2 MiB, and so many that
- * reading and writing o once a block counts little. Multiples of STEP. */
+ * reading and writing o once a block counts little. Multiples of STEP_KEYS. */
 static int32_t window_for(int32_t vectors) { return vectors == 1 ? MOST_KEYS : vectors <= 4 ? 640 : 320; }
 
 static passage_layout layout_of(int32_t d_qk, int32_t rows) {
@@ -92,17 +117,17 @@ static passage_layout layout_of(int32_t d_qk, int32_t rows) {
   at.q = fhk_align(sizeof(passage));
   at.o = at.q + vectors * (uint64_t)(d_qk / CHUNK) * TILE_BYTES;
   at.p = at.o + vectors * O_TILES * TILE_BYTES;
-  at.s = at.p + vectors * (window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
+  at.s = at.p + vectors * (window / STEP_KEYS) * HALVES * TILE_BYTES;
   at.pairs = at.s + 4 * vectors * TILE_BYTES;
   at.stage = at.pairs + 2 * HALVES * TILE_BYTES;
-  at.max = at.stage + 2 * STAGE_BYTES;
+  at.max = at.stage + STAGES * SLOT_BYTES;
   at.reference = at.max + fhk_part(lanes, sizeof(float));
   at.sum = at.reference + fhk_part(lanes, sizeof(float));
   at.sum_before = at.sum + fhk_part(lanes, sizeof(float));
   at.lane_bit = at.sum_before + fhk_part(lanes, sizeof(float));
   at.lane_half = at.lane_bit + fhk_part(lanes, sizeof(uint32_t));
-  at.block = at.lane_half + fhk_part(vectors, sizeof(int32_t));
-  at.total = at.block + fhk_part(1, sizeof(row_block));
+  at.list = at.lane_half + fhk_part(vectors, sizeof(int32_t));
+  at.total = at.list + fhk_part(1, sizeof(row_list));
   return at;
 }
 
@@ -121,15 +146,14 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
                  .s = floats(base + at.s),
                  .pairs = base + at.pairs,
                  .stage = base + at.stage,
-                 .other = base + at.stage + STAGE_BYTES,
                  .max = floats(base + at.max),
                  .reference = floats(base + at.reference),
                  .sum = floats(base + at.sum),
                  .sum_before = floats(base + at.sum_before),
                  .lane_bit = (uint32_t *)(void *)(base + at.lane_bit),
                  .lane_half = (int32_t *)(void *)(base + at.lane_half),
-                 .block = (row_block *)(void *)(base + at.block)};
-  t->block->keys = 0;
+                 .list = (row_list *)(void *)(base + at.list)};
+  t->list->keys = 0;
   for (int32_t r = 0; r < 16 * t->vectors; r++) {
     t->max[r] = t->reference[r] = -INFINITY;
     t->sum[r] = 0;
@@ -151,44 +175,37 @@ static void pack_q(passage *t, const uint16_t *const *q) {
     }
 }
 
-INLINE void swap_stages(passage *t) {
-  char *stage = t->stage;
-  t->stage = t->other;
-  t->other = stage;
-}
-
 /* ---- Softmax ----------------------------------------------------------------------------------------------------- */
 
 /*
- * A step is PRODUCT_KEYS keys and one vector of rows. While the logits of the next PRODUCT_KEYS keys are multiplied, the
- * steps of the last ones are done in SLICES slices each, one between two products: the tile unit works on while the
- * vector unit does. A slice weighs some keys of its step, and transposes as much of the step before. The steps of
- * `count` vectors from v on are numbered through, key by key.
+ * A square is STEP_KEYS keys and one vector of rows. While the logits of the next step are multiplied, the squares of
+ * the last one are done in SLICES slices each, one between two products: the tile unit works on while the vector unit
+ * does. A slice weighs some keys of its square, and transposes as much of the square before. Slices are numbered through.
  */
-enum { SLICES = 4, SLICE_KEYS = PRODUCT_KEYS / SLICES };
+enum { SLICES = 4, SLICE_KEYS = STEP_KEYS / SLICES };
 
-/* The logits of key k and the rows of vector v. */
-INLINE float *logits_of(const passage *t, int32_t k, int32_t v) {
-  return t->s + (k / 16 % 4 * t->vectors + v) * TILE_FLOATS + k % 16 * 16;
+/* The logits of a square's key i. */
+INLINE float *logits_of(const passage *t, square a, int32_t i) {
+  return t->s + ((a.ring * 2 + i / 16) * t->vectors + a.v) * TILE_FLOATS + i % 16 * 16;
 }
 
-/* Takes KV rows that hold NaN or Inf out of the block: those among PRODUCT_KEYS from k on that give no finite logit
- * with any real row of vector v. */
-static void leave_out_spoilt(passage *t, int32_t k, int32_t v) {
-  row_block *b = t->block;
-  const vi bits = vload_bits(t->lane_bit + 16 * v);
+/* Takes KV rows that hold NaN or Inf out of the block: those of the square that give no finite logit with any real
+ * row. */
+static void leave_out_spoilt(passage *t, square a) {
+  const vi bits = vload_bits(t->lane_bit + 16 * a.v);
   const __mmask16 real = _mm512_test_epi32_mask(bits, bits);
-  for (const int32_t end = k + PRODUCT_KEYS; k < end; k++) {
-    if (real & ~not_finite(vload(logits_of(t, k, v)))) continue;
-    t->spoilt |= (uint64_t)b->member[k][1] << 32 | b->member[k][0];
-    b->member[k][0] = b->member[k][1] = 0;
-    b->row[k] = zero_row;
+  for (int32_t i = 0; i < STEP_KEYS; i++) {
+    uint32_t *member = t->member[a.k + i];
+    if (real & ~not_finite(vload(logits_of(t, a, i)))) continue;
+    t->spoilt |= (uint64_t)member[1] << 32 | member[0];
+    member[0] = member[1] = 0;
+    t->list->row[t->row - t->list->row + a.k + i] = zero_row;
   }
 }
 
-static int all_finite(const passage *t, int32_t k, int32_t v) {
+static int all_finite(const passage *t, square a) {
   vf zero[2] = {vset1(0), vset1(0)}; /* NaN after a NaN or Inf */
-  const float *s = logits_of(t, k, v), *then = logits_of(t, k + 16, v);
+  const float *s = logits_of(t, a, 0), *then = logits_of(t, a, 16);
   UNROLL for (int i = 0; i < 16; i++) {
     zero[0] = vfma(vload(s + 16 * i), vset1(0), zero[0]);
     zero[1] = vfma(vload(then + 16 * i), vset1(0), zero[1]);
@@ -199,26 +216,27 @@ static int all_finite(const passage *t, int32_t k, int32_t v) {
 /* The rows of vector v that list key k. */
 INLINE __mmask16 members(const int masked, const passage *t, int32_t k, int32_t v) {
   if (!masked) return 0xffff;
-  const vi member = _mm512_set1_epi32((int)t->block->member[k][t->lane_half[v]]);
+  const vi member = _mm512_set1_epi32((int)t->member[k][t->lane_half[v]]);
   return _mm512_test_epi32_mask(member, vload_bits(t->lane_bit + 16 * v));
 }
 
 /* A row's first largest logit becomes its reference. */
-INLINE void find_references(const int masked, passage *t, int32_t k, int32_t v) {
+INLINE void find_references(const int masked, passage *t, square a) {
   vf largest = vset1(-INFINITY);
-  for (int i = 0; i < PRODUCT_KEYS; i++)
-    largest = _mm512_mask_max_ps(largest, members(masked, t, k + i, v), largest, vload(logits_of(t, k + i, v)));
-  const vf reference = vload(t->reference + 16 * v);
-  vstore(t->reference + 16 * v, _mm512_mask_mov_ps(reference, no_reference(reference), largest));
+  for (int i = 0; i < STEP_KEYS; i++)
+    largest = _mm512_mask_max_ps(largest, members(masked, t, a.k + i, a.v), largest, vload(logits_of(t, a, i)));
+  const vf reference = vload(t->reference + 16 * a.v);
+  vstore(t->reference + 16 * a.v, _mm512_mask_mov_ps(reference, no_reference(reference), largest));
 }
 
-/* What comes before the weights of the step of key k and vector v. A KV row with NaN or Inf gives no finite logit with
- * any row, so the first vector finds it. */
-INLINE void begin_step(const int masked, passage *t, int32_t k, int32_t v) {
-  for (int64_t i = fhk_clamp(t->block->keys, k, k + PRODUCT_KEYS); i < k + PRODUCT_KEYS; i++)
-    vstore(logits_of(t, (int32_t)i, v), vset1(-INFINITY));
-  if (masked && v == 0 && !all_finite(t, k, v)) leave_out_spoilt(t, k, v);
-  if (no_reference(vload(t->reference + 16 * v))) find_references(masked, t, k, v);
+/* What comes before the weights of a square. A KV row with NaN or Inf gives no finite logit with any row, so the first
+ * vector finds it. */
+INLINE void begin_square(const int masked, passage *t, square a) {
+  const unsigned active = t->active[a.k / STEP_KEYS];
+  for (int32_t i = 0; i < STEP_KEYS; i++)
+    if (a.k + i >= t->keys) vstore(logits_of(t, a, i), vset1(-INFINITY));
+  if (masked && (active & -active) == 1u << a.v && !all_finite(t, a)) leave_out_spoilt(t, a);
+  if (no_reference(vload(t->reference + 16 * a.v))) find_references(masked, t, a);
 }
 
 /* The upper halves of a and b, a's lower: a pair for the tile unit. */
@@ -234,17 +252,17 @@ typedef struct slice {
   char *pairs;
 } slice;
 
-INLINE slice begin_slice(const int masked, const int count, passage *t, int32_t v, int32_t number) {
-  const int32_t step = number / SLICES, part = number % SLICES, k = step / count * PRODUCT_KEYS;
+INLINE slice begin_slice(const int masked, passage *t, int32_t number) {
+  const square a = t->square[number / SLICES];
+  const int32_t part = number % SLICES, i = part * SLICE_KEYS;
   slice w;
-  v += step % count;
-  if (part == 0) begin_step(masked, t, k, v);
-  w.s = logits_of(t, k + part * SLICE_KEYS, v);
-  w.pairs = t->pairs + step % 2 * HALVES * TILE_BYTES + part * SLICE_KEYS * 32;
-  w.member = &t->block->member[k + part * SLICE_KEYS][t->lane_half[v]];
-  w.bits = vload_bits(t->lane_bit + 16 * v);
-  w.base = finite_reference(vload(t->reference + 16 * v));
-  w.max = vload(t->max + 16 * v);
+  if (part == 0) begin_square(masked, t, a);
+  w.s = logits_of(t, a, i);
+  w.pairs = t->pairs + number / SLICES % 2 * HALVES * TILE_BYTES + i * 32;
+  w.member = &t->member[a.k + i][t->lane_half[a.v]];
+  w.bits = vload_bits(t->lane_bit + 16 * a.v);
+  w.base = finite_reference(vload(t->reference + 16 * a.v));
+  w.max = vload(t->max + 16 * a.v);
   w.scale = vset1(t->scale);
   w.part[0] = part ? vload(t->part) : vset1(0);
   w.part[1] = vset1(0);
@@ -276,8 +294,8 @@ INLINE void weigh_keys(const int masked, slice *w, const int part, const int par
 
 /* Where a largest logit has come to lie more than SLACK above the reference, the block is late: its weights are computed
  * again once its largest logits are known. */
-INLINE void end_slice(const int count, passage *t, int32_t v, int32_t number, const slice *w) {
-  v += number / SLICES % count;
+INLINE void end_slice(passage *t, int32_t number, const slice *w) {
+  const int32_t v = t->square[number / SLICES].v;
   const vf part = vadd(w->part[0], w->part[1]);
   if (number % SLICES < SLICES - 1) vstore(t->part, part);
   else vstore(t->sum + 16 * v, vadd(vload(t->sum + 16 * v), part));
@@ -286,11 +304,17 @@ INLINE void end_slice(const int count, passage *t, int32_t v, int32_t number, co
   if (_mm512_cmp_ps_mask(rise, vset1(SLACK), _CMP_GT_OQ)) t->late = 1;
 }
 
+/* The weights of vector v and a step, high halves before low ones. */
+INLINE char *weights_of(const passage *t, int32_t v, int32_t step) {
+  return t->p + ((int64_t)v * (t->window / STEP_KEYS) + step) * HALVES * TILE_BYTES;
+}
+
 /* Half the rows of one half of the weights, to their place as operand A. */
-INLINE void transpose_slice(const int count, passage *t, int32_t v, int32_t number) {
-  const int32_t step = number / SLICES, part = number % SLICES, k = step / count * PRODUCT_KEYS;
-  const char *pairs = t->pairs + (step % 2 * HALVES + part / 2) * TILE_BYTES;
-  char *to = t->p + (((int64_t)(v + step % count) * t->window + k) / PRODUCT_KEYS * HALVES + part / 2) * TILE_BYTES;
+INLINE void transpose_slice(passage *t, int32_t number) {
+  const square a = t->square[number / SLICES];
+  const int32_t part = number % SLICES;
+  const char *pairs = t->pairs + (number / SLICES % 2 * HALVES + part / 2) * TILE_BYTES;
+  char *to = weights_of(t, a.v, a.k / STEP_KEYS) + part / 2 * TILE_BYTES;
   vi in[16];
   UNROLL for (int i = 0; i < 16; i++) in[i] = vload_bits(pairs + i * 64);
   if (part % 2) transpose_half(1, in, to);
@@ -315,17 +339,17 @@ typedef struct upcoming {
   int32_t d;
 } upcoming;
 
-/* A tile of 16 KV rows times the same chunk of `count` vectors' q, `apart` bytes from each other. After every product
+/* A tile of 16 KV rows times the same chunk, `at` bytes from the first, of q of `count` vectors. After every product
  * comes a part of what is staged, and of the slice w unless it is NULL, so that the tile unit and the vector unit work at
  * the same time. Much of a slice in one place would fill the scheduler, and no product behind it could start. */
 #define MULTIPLY(v, a, b)                                                                                 \
   if (count > (v)) {                                                                                      \
-    TILE_LOAD_ONCE(b, q + (v)*apart);                                                                     \
+    TILE_LOAD_ONCE(b, q[v] + at);                                                                         \
     TILE_PRODUCT(v, a, b);                                                                                \
     stage_rows(8 * part + (v)*8 / count, 8 * part + ((v) + 1) * 8 / count, next->to, next->row, next->d); \
     if (w) weigh_keys(masked, w, part *count + (v), 2 * count);                                           \
   }
-INLINE void multiply_chunk(const int masked, const int count, const int part, const char *q, int64_t apart,
+INLINE void multiply_chunk(const int masked, const int count, const int part, const char *const *q, int64_t at,
                            const char *kv, const upcoming *next, slice *w) {
   if (part == 0) {
     TILE_LOAD(4, kv);
@@ -349,74 +373,119 @@ INLINE void clear_sums(void) {
   TILE_ZERO(3);
 }
 
-INLINE void store_logits(const int count, float *s) {
-  TILE_STORE(0, s);
-  if (count > 1) TILE_STORE(1, s + TILE_FLOATS);
-  if (count > 2) TILE_STORE(2, s + 2 * TILE_FLOATS);
-  if (count > 3) TILE_STORE(3, s + 3 * TILE_FLOATS);
-}
+/* What is done of the weights of `squares` squares, whose logits are there. */
+typedef struct progress {
+  int32_t squares, number; /* the next slice */
+  int32_t pending, due;    /* of the step in progress: slices for all of its turns, and for those so far */
+  int32_t ring;            /* slot that is multiplied next */
+} progress;
 
-/* `count` vectors of rows from v on against all keys of the block, 16 at a time, and their weights. Rows are staged two
- * turns before they are multiplied: their stores have left for the first level by then. */
-INLINE void logits(const int masked, const int count, passage *t, int32_t keys, int32_t v) {
-  const uint16_t *const *row = t->block->row;
-  const int64_t apart = (int64_t)(t->d_qk / CHUNK) * TILE_BYTES;
-  const int32_t turns = t->d_qk / (2 * CHUNK); /* of 16 keys; half as many as there are slices, or more */
-  const int32_t slices = keys / PRODUCT_KEYS * count * SLICES;
-  int32_t number = 0, due = 0, ring = 0;
-  stage_rows(0, 16, t->stage, row, 0);
-  stage_rows(0, 16, t->stage + 2 * TILE_BYTES, row, 2 * CHUNK);
-  for (int32_t k = 0; k < keys; k += 16, row += 16) {
-    const char *q = t->q + v * apart;
-    clear_sums();
-    for (int32_t i = 0; i < turns; i++, q += 2 * TILE_BYTES, ring++) {
-      const int ends = i + 2 >= turns;
-      const upcoming next = {t->stage + (ring + 2) % 4 * 2 * TILE_BYTES, ends ? row + 16 : row,
-                             2 * CHUNK * (ends ? i + 2 - turns : i + 2)};
-      const char *kv = t->stage + ring % 4 * 2 * TILE_BYTES;
-      if (k >= PRODUCT_KEYS) due += count * SLICES;
-      if (due < 2 * turns) {
-        multiply_chunk(masked, count, 0, q, apart, kv, &next, NULL);
-        multiply_chunk(masked, count, 1, q + TILE_BYTES, apart, kv + TILE_BYTES, &next, NULL);
-        continue;
-      }
-      slice w = begin_slice(masked, count, t, v, number);
-      multiply_chunk(masked, count, 0, q, apart, kv, &next, &w);
-      multiply_chunk(masked, count, 1, q + TILE_BYTES, apart, kv + TILE_BYTES, &next, &w);
-      end_slice(count, t, v, number, &w);
-      if (number >= SLICES) transpose_slice(count, t, v, number - SLICES);
-      number++;
-      due -= 2 * turns;
+/* The same 16 KV rows times q of `count` vectors, whose logits go to s. Meanwhile the next 16 rows are staged, and some
+ * slices are done. Rows are staged two turns before they are multiplied: their stores have left for the first level by
+ * then. */
+INLINE void multiply_rows(const int masked, const int count, passage *t, progress *g, const uint16_t *const *row,
+                          const uint16_t *const *next_row, const char *const *q, float *const *s) {
+  const int32_t turns = t->d_qk / (2 * CHUNK);
+  clear_sums();
+  for (int32_t i = 0; i < turns; i++, g->ring++) {
+    const int64_t at = (int64_t)i * 2 * TILE_BYTES;
+    const int ends = i + 2 >= turns;
+    const upcoming next = {t->stage + (g->ring + 2) % STAGES * (2 * TILE_BYTES), ends ? next_row : row,
+                           2 * CHUNK * (ends ? i + 2 - turns : i + 2)};
+    const char *kv = t->stage + g->ring % STAGES * (2 * TILE_BYTES);
+    g->due += g->pending;
+    if (g->due < 2 * turns) {
+      multiply_chunk(masked, count, 0, q, at, kv, &next, NULL);
+      multiply_chunk(masked, count, 1, q, at + TILE_BYTES, kv + TILE_BYTES, &next, NULL);
+      continue;
     }
-    store_logits(count, logits_of(t, k, v));
+    slice w = begin_slice(masked, t, g->number);
+    multiply_chunk(masked, count, 0, q, at, kv, &next, &w);
+    multiply_chunk(masked, count, 1, q, at + TILE_BYTES, kv + TILE_BYTES, &next, &w);
+    end_slice(t, g->number, &w);
+    if (g->number >= SLICES) transpose_slice(t, g->number - SLICES);
+    g->number++;
+    g->due -= 2 * turns;
   }
-  for (; number < slices + SLICES; number++) {
-    if (number < slices) {
-      slice w = begin_slice(masked, count, t, v, number);
-      weigh_keys(masked, &w, 0, 1);
-      end_slice(count, t, v, number, &w);
-    }
-    if (number >= SLICES) transpose_slice(count, t, v, number - SLICES);
-  }
+  TILE_STORE(0, s[0]);
+  if (count > 1) TILE_STORE(1, s[1]);
+  if (count > 2) TILE_STORE(2, s[2]);
+  if (count > 3) TILE_STORE(3, s[3]);
 }
 
 /* One function each, all of the compiler's registers for one. */
-static void logits_of_1(passage *t, int32_t keys, int32_t v) { logits(0, 1, t, keys, v); }
-static void logits_of_2(passage *t, int32_t keys, int32_t v) { logits(0, 2, t, keys, v); }
-static void logits_of_3(passage *t, int32_t keys, int32_t v) { logits(0, 3, t, keys, v); }
-static void logits_of_4(passage *t, int32_t keys, int32_t v) { logits(0, 4, t, keys, v); }
-static void masked_logits_of_1(passage *t, int32_t keys, int32_t v) { logits(1, 1, t, keys, v); }
-static void masked_logits_of_2(passage *t, int32_t keys, int32_t v) { logits(1, 2, t, keys, v); }
-static void masked_logits_of_3(passage *t, int32_t keys, int32_t v) { logits(1, 3, t, keys, v); }
-static void masked_logits_of_4(passage *t, int32_t keys, int32_t v) { logits(1, 4, t, keys, v); }
+typedef void multiply_fn(passage *t, progress *g, const uint16_t *const *row, const uint16_t *const *next_row,
+                         const char *const *q, float *const *s);
+#define MULTIPLY_ROWS(name, masked, count)                                                               \
+  static void name(passage *t, progress *g, const uint16_t *const *row, const uint16_t *const *next_row, \
+                   const char *const *q, float *const *s) {                                              \
+    multiply_rows(masked, count, t, g, row, next_row, q, s);                                             \
+  }
+MULTIPLY_ROWS(rows_of_1, 0, 1)
+MULTIPLY_ROWS(rows_of_2, 0, 2)
+MULTIPLY_ROWS(rows_of_3, 0, 3)
+MULTIPLY_ROWS(rows_of_4, 0, 4)
+MULTIPLY_ROWS(masked_rows_of_1, 1, 1)
+MULTIPLY_ROWS(masked_rows_of_2, 1, 2)
+MULTIPLY_ROWS(masked_rows_of_3, 1, 3)
+MULTIPLY_ROWS(masked_rows_of_4, 1, 4)
 
-static void weights(passage *t, int32_t keys) {
-  static void (*const run[2][VECTORS])(passage *, int32_t, int32_t) = {
-      {logits_of_1, logits_of_2, logits_of_3, logits_of_4},
-      {masked_logits_of_1, masked_logits_of_2, masked_logits_of_3, masked_logits_of_4}};
-  for (int32_t v = 0; v < t->vectors; v += VECTORS)
-    run[t->masked][fhk_clamp(t->vectors - v, 1, VECTORS) - 1](t, keys, v);
-  t->executed += (uint64_t)keys * 16 * (uint64_t)t->vectors * (uint64_t)t->d_qk;
+/* The slices that are left when there is nothing more to multiply. */
+INLINE void finish_squares(const int masked, passage *t, progress *g) {
+  for (const int32_t slices = g->squares * SLICES; g->number < slices + SLICES; g->number++) {
+    if (g->number < slices) {
+      slice w = begin_slice(masked, t, g->number);
+      weigh_keys(masked, &w, 0, 1);
+      end_slice(t, g->number, &w);
+    }
+    if (g->number >= SLICES) transpose_slice(t, g->number - SLICES);
+  }
+}
+
+/* The next step from `step` on that some of the vectors in `mask` take part in; `steps` if none does. */
+INLINE int32_t next_step(const passage *t, int32_t step, int32_t steps, unsigned mask) {
+  while (step < steps && !(t->active[step] & mask)) step++;
+  return step;
+}
+
+/* Vectors v to v + VECTORS - 1 against the keys that any of their rows lists, and their weights. */
+static void weights_of_some(passage *t, int32_t steps, int32_t v) {
+  static multiply_fn *const multiply[2][VECTORS] = {
+      {rows_of_1, rows_of_2, rows_of_3, rows_of_4},
+      {masked_rows_of_1, masked_rows_of_2, masked_rows_of_3, masked_rows_of_4}};
+  const unsigned mask = (1u << VECTORS) - 1;
+  progress g = {0};
+  int32_t step = next_step(t, 0, steps, mask << v);
+  if (step == steps) return;
+  for (int turn = 0; turn < 2; turn++)
+    stage_rows(0, 16, t->stage + turn * (2 * TILE_BYTES), t->row + step * STEP_KEYS, turn * 2 * CHUNK);
+  for (uint8_t ring = 0; step < steps; ring ^= 1) {
+    const uint16_t *const *row = t->row + step * STEP_KEYS;
+    const int32_t next = next_step(t, step + 1, steps, mask << v);
+    const char *q[VECTORS];
+    float *s[2][VECTORS];
+    int count = 0;
+    for (unsigned left = t->active[step] >> v & mask; left; left &= left - 1, count++) {
+      const square a = {(int16_t)(step * STEP_KEYS), (uint8_t)(v + __builtin_ctz(left)), ring};
+      t->square[g.squares + count] = a;
+      q[count] = t->q + (int64_t)a.v * (t->d_qk / CHUNK) * TILE_BYTES;
+      s[0][count] = logits_of(t, a, 0);
+      s[1][count] = logits_of(t, a, 16);
+    }
+    g.pending = g.squares * SLICES - g.number;
+    g.due = 0;
+    multiply[t->masked][count - 1](t, &g, row, row + 16, q, s[0]);
+    multiply[t->masked][count - 1](t, &g, row + 16, t->row + next * STEP_KEYS, q, s[1]);
+    g.squares += count;
+    t->executed += (uint64_t)STEP_KEYS * 16 * (uint64_t)count * (uint64_t)t->d_qk;
+    step = next;
+  }
+  if (t->masked) finish_squares(1, t, &g);
+  else finish_squares(0, t, &g);
+}
+
+static void weights(passage *t, int32_t steps) {
+  for (int32_t v = 0; v < t->vectors; v += VECTORS) weights_of_some(t, steps, v);
 }
 
 /* Makes the largest logits the references: scales o, and the sums as they were before this block. */
@@ -472,132 +541,192 @@ INLINE void store_sums(float *o, int64_t first, int64_t second, int64_t third) {
   TILE_STORE(3, o + third);
 }
 
-/* Two vectors of rows and the two tiles of chunk c; all KV rows, 64 at a time. */
-static void values_2x2(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c, int32_t then) {
-  const int64_t apart = (int64_t)(t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES, below = O_TILES * TILE_FLOATS;
-  const char *p = t->p + v * apart;
-  float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
-  load_sums(t, o, TILE_FLOATS, below, below + TILE_FLOATS);
-  for (int32_t k = 0; k < keys; k += STEP) {
-    const int last = k + STEP == keys;
-    const uint16_t *const *next = last ? b->row : b->row + k + STEP;
-    const int32_t d = CHUNK * (last ? then : c);
-    const char *stage = t->stage;
-    char *other = t->other;
-    for (int32_t half = 0; half < 2; half++, p += HALVES * TILE_BYTES) {
-      const char *pairs = stage + half * 2 * TILE_BYTES;
-      char *to = other + half * 2 * TILE_BYTES;
-      const uint16_t *const *from = next + half * 32;
-      TILE_LOAD(6, pairs);
+/* The rows and the columns of what is staged for entry i of a list of steps: of `next` where the list ends before. */
+typedef struct turn {
+  const step_list *steps;
+  int32_t c; /* the chunk, or the first of two */
+} turn;
+INLINE upcoming entry_of(const passage *t, char *to, const turn *now, const turn *next, int32_t i) {
+  const int ends = i >= now->steps->count;
+  const turn *at = ends ? next : now;
+  return (upcoming){to, t->row + STEP_KEYS * at->steps->step[ends ? i - now->steps->count : i], CHUNK * at->c};
+}
+
+/* One vector of the two, sums `a` and `b`. */
+#define VALUES_OF_ONE(a, b, p, next)                       \
+  TILE_LOAD_ONCE(4, p);                                    \
+  TILE_PRODUCT(a, 4, 6);                                   \
+  stage_pairs(4, next.to, next.row, next.d);               \
+  TILE_LOAD(7, pairs + TILE_BYTES);                        \
+  TILE_PRODUCT(b, 4, 7);                                   \
+  stage_pairs(4, next.to + 4 * 64, next.row + 8, next.d);  \
+  TILE_LOAD_ONCE(5, (p) + TILE_BYTES);                     \
+  TILE_PRODUCT(a, 5, 6);                                   \
+  stage_pairs(4, next.to + 8 * 64, next.row + 16, next.d); \
+  TILE_PRODUCT(b, 5, 7);                                   \
+  stage_pairs(4, next.to + 12 * 64, next.row + 24, next.d);
+
+/* Vectors v and v + 1 and the two tiles of a chunk, step by step. */
+static void values_2x2(passage *t, int32_t *ring, int32_t v, const turn *now, const turn *then) {
+  float *o = t->o + (v * O_TILES + 2 * now->c) * TILE_FLOATS;
+  load_sums(t, o, TILE_FLOATS, O_TILES * TILE_FLOATS, (O_TILES + 1) * TILE_FLOATS);
+  for (int32_t i = 0; i < now->steps->count; i++, ++*ring) {
+    const char *pairs = t->stage + *ring % STAGES * (2 * TILE_BYTES);
+    const char *p = weights_of(t, v, now->steps->step[i]), *p_next = weights_of(t, v + 1, now->steps->step[i]);
+    const upcoming next = entry_of(t, t->stage + (*ring + 2) % STAGES * (2 * TILE_BYTES), now, then, i + 2);
+    TILE_LOAD(6, pairs);
+    if (now->steps->vectors[i] == 1) {
+      VALUES_OF_ONE(0, 1, p, next)
+    } else if (now->steps->vectors[i] == 2) {
+      VALUES_OF_ONE(2, 3, p_next, next)
+    } else if (now->steps->vectors[i] == 3) {
       TILE_LOAD_ONCE(4, p);
       TILE_PRODUCT(0, 4, 6);
-      stage_pairs(2, to, from, d);
+      stage_pairs(2, next.to, next.row, next.d);
       TILE_LOAD(7, pairs + TILE_BYTES);
       TILE_PRODUCT(1, 4, 7);
-      stage_pairs(2, to + 2 * 64, from + 4, d);
-      TILE_LOAD_ONCE(5, p + apart);
+      stage_pairs(2, next.to + 2 * 64, next.row + 4, next.d);
+      TILE_LOAD_ONCE(5, p_next);
       TILE_PRODUCT(2, 5, 6);
-      stage_pairs(2, to + 4 * 64, from + 8, d);
+      stage_pairs(2, next.to + 4 * 64, next.row + 8, next.d);
       TILE_PRODUCT(3, 5, 7);
-      stage_pairs(2, to + 6 * 64, from + 12, d);
+      stage_pairs(2, next.to + 6 * 64, next.row + 12, next.d);
       TILE_LOAD_ONCE(4, p + TILE_BYTES);
       TILE_PRODUCT(0, 4, 6);
-      stage_pairs(2, to + 8 * 64, from + 16, d);
+      stage_pairs(2, next.to + 8 * 64, next.row + 16, next.d);
       TILE_PRODUCT(1, 4, 7);
-      stage_pairs(2, to + 10 * 64, from + 20, d);
-      TILE_LOAD_ONCE(5, p + apart + TILE_BYTES);
+      stage_pairs(2, next.to + 10 * 64, next.row + 20, next.d);
+      TILE_LOAD_ONCE(5, p_next + TILE_BYTES);
       TILE_PRODUCT(2, 5, 6);
-      stage_pairs(2, to + 12 * 64, from + 24, d);
+      stage_pairs(2, next.to + 12 * 64, next.row + 24, next.d);
       TILE_PRODUCT(3, 5, 7);
-      stage_pairs(2, to + 14 * 64, from + 28, d);
+      stage_pairs(2, next.to + 14 * 64, next.row + 28, next.d);
+    } else {
+      stage_pairs(16, next.to, next.row, next.d);
     }
-    swap_stages(t);
   }
-  store_sums(o, TILE_FLOATS, below, below + TILE_FLOATS);
+  store_sums(o, TILE_FLOATS, O_TILES * TILE_FLOATS, (O_TILES + 1) * TILE_FLOATS);
 }
 
-/* One vector of rows, the four tiles of two chunks and 32 KV rows, while the same chunks of others are brought
- * together. */
-INLINE void values_step(const char *p, const char *pairs, char *to, const uint16_t *const *from, int32_t d) {
-  TILE_LOAD_ONCE(4, p);
-  TILE_LOAD_ONCE(5, p + TILE_BYTES);
-  TILE_LOAD(6, pairs);
-  TILE_PRODUCT(0, 4, 6);
-  TILE_PRODUCT(0, 5, 6);
-  stage_pairs_2(4, to, from, d);
-  TILE_LOAD(7, pairs + TILE_BYTES);
-  TILE_PRODUCT(1, 4, 7);
-  TILE_PRODUCT(1, 5, 7);
-  stage_pairs_2(4, to + 4 * 64, from + 8, d);
-  TILE_LOAD(6, pairs + 2 * TILE_BYTES);
-  TILE_PRODUCT(2, 4, 6);
-  TILE_PRODUCT(2, 5, 6);
-  stage_pairs_2(4, to + 8 * 64, from + 16, d);
-  TILE_LOAD(7, pairs + 3 * TILE_BYTES);
-  TILE_PRODUCT(3, 4, 7);
-  TILE_PRODUCT(3, 5, 7);
-  stage_pairs_2(4, to + 12 * 64, from + 24, d);
-}
-
-/* One vector of rows and the four tiles of chunks c and c + 1; all KV rows, 64 at a time. */
-static void values_1x4(passage *t, const row_block *b, int32_t keys, int32_t v, int32_t c) {
-  const char *p = t->p + (int64_t)v * (t->window / PRODUCT_KEYS) * HALVES * TILE_BYTES;
-  float *o = t->o + (v * O_TILES + 2 * c) * TILE_FLOATS;
+/* Vector v and the four tiles of two chunks, step by step. */
+static void values_1x4(passage *t, int32_t *ring, int32_t v, const turn *now, const turn *then) {
+  float *o = t->o + (v * O_TILES + 2 * now->c) * TILE_FLOATS;
   load_sums(t, o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
-  for (int32_t k = 0; k < keys; k += STEP, p += 2 * HALVES * TILE_BYTES) {
-    const int last = k + STEP == keys;
-    const uint16_t *const *next = last ? b->row : b->row + k + STEP;
-    const int32_t d = CHUNK * (last ? c + 2 : c) % D_V;
-    values_step(p, t->stage, t->other, next, d);
-    values_step(p + HALVES * TILE_BYTES, t->stage + 4 * TILE_BYTES, t->other + 4 * TILE_BYTES, next + 32, d);
-    swap_stages(t);
+  for (int32_t i = 0; i < now->steps->count; i++, ++*ring) {
+    const char *pairs = t->stage + *ring % STAGES * SLOT_BYTES, *p = weights_of(t, v, now->steps->step[i]);
+    const upcoming next = entry_of(t, t->stage + (*ring + 2) % STAGES * SLOT_BYTES, now, then, i + 2);
+    if (!now->steps->vectors[i]) {
+      stage_pairs_2(16, next.to, next.row, next.d);
+      continue;
+    }
+    TILE_LOAD_ONCE(4, p);
+    TILE_LOAD_ONCE(5, p + TILE_BYTES);
+    TILE_LOAD(6, pairs);
+    TILE_PRODUCT(0, 4, 6);
+    TILE_PRODUCT(0, 5, 6);
+    stage_pairs_2(4, next.to, next.row, next.d);
+    TILE_LOAD(7, pairs + TILE_BYTES);
+    TILE_PRODUCT(1, 4, 7);
+    TILE_PRODUCT(1, 5, 7);
+    stage_pairs_2(4, next.to + 4 * 64, next.row + 8, next.d);
+    TILE_LOAD(6, pairs + 2 * TILE_BYTES);
+    TILE_PRODUCT(2, 4, 6);
+    TILE_PRODUCT(2, 5, 6);
+    stage_pairs_2(4, next.to + 8 * 64, next.row + 16, next.d);
+    TILE_LOAD(7, pairs + 3 * TILE_BYTES);
+    TILE_PRODUCT(3, 4, 7);
+    TILE_PRODUCT(3, 5, 7);
+    stage_pairs_2(4, next.to + 12 * 64, next.row + 24, next.d);
   }
   store_sums(o, TILE_FLOATS, 2 * TILE_FLOATS, 3 * TILE_FLOATS);
 }
 
-/* The first rows of the first chunk are staged here; every other time the last rows of what comes before are being
- * multiplied. */
-static void values(passage *t, const row_block *b, int32_t keys) {
-  const int32_t twos = t->vectors / 2 * 2;
-  for (int32_t half = 0; half < 2 && twos; half++)
-    stage_pairs(16, t->stage + half * 2 * TILE_BYTES, b->row + 32 * half, 0);
-  for (int32_t c = 0; c < D_V / CHUNK && twos; c++)
-    for (int32_t v = 0; v < twos; v += 2) values_2x2(t, b, keys, v, c, v + 2 < twos ? c : (c + 1) % (D_V / CHUNK));
-  if (twos < t->vectors) {
-    for (int32_t half = 0; half < 2; half++) stage_pairs_2(16, t->stage + half * 4 * TILE_BYTES, b->row + 32 * half, 0);
-    for (int32_t c = 0; c < D_V / CHUNK; c += 2) values_1x4(t, b, keys, twos, c);
+/* The steps of vectors v and v + 1. There are two entries at least, since two are staged ahead. */
+static void list_steps(passage *t, int32_t steps, int32_t v) {
+  step_list *list = &t->steps[v / 2];
+  list->count = 0;
+  for (int32_t i = 0; i < steps; i++) {
+    const unsigned both = t->active[i] >> v & 3;
+    if (!both) continue;
+    list->step[list->count] = (uint8_t)i;
+    list->vectors[list->count++] = (uint8_t)both;
+    t->executed += (uint64_t)STEP_KEYS * 16 * (uint64_t)__builtin_popcount(both) * D_V;
   }
-  t->executed += (uint64_t)keys * 16 * (uint64_t)t->vectors * D_V;
+  for (; list->count < 2; list->count++) list->step[list->count] = list->vectors[list->count] = 0;
+}
+
+/* The first entries of the first chunk are staged here; every other time the last ones of what comes before are being
+ * multiplied. */
+static void values(passage *t, int32_t steps) {
+  const int32_t twos = t->vectors / 2, chunks = D_V / CHUNK;
+  int32_t ring = 0;
+  for (int32_t v = 0; v < t->vectors; v += 2) list_steps(t, steps, v);
+  for (int32_t i = 0; i < 2 && twos; i++) {
+    const turn first = {&t->steps[0], 0};
+    const upcoming a = entry_of(t, t->stage + i * 2 * TILE_BYTES, &first, &first, i);
+    stage_pairs(16, a.to, a.row, a.d);
+  }
+  for (int32_t n = 0; n < chunks * twos; n++) {
+    const int32_t last = n + 1 == chunks * twos;
+    const turn now = {&t->steps[n % twos], n / twos}, then = {&t->steps[(n + 1) % twos], last ? 0 : (n + 1) / twos};
+    values_2x2(t, &ring, n % twos * 2, &now, &then);
+  }
+  if (t->vectors % 2 == 0) return;
+  for (int32_t i = 0; i < 2; i++) {
+    const turn first = {&t->steps[twos], 0};
+    const upcoming a = entry_of(t, t->stage + (ring + i) % STAGES * SLOT_BYTES, &first, &first, i);
+    stage_pairs_2(16, a.to, a.row, a.d);
+  }
+  for (int32_t c = 0; c < chunks; c += 2) {
+    const turn now = {&t->steps[twos], c}, then = {&t->steps[twos], (c + 2) % chunks};
+    values_1x4(t, &ring, twos * 2, &now, &then);
+  }
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* The block's KV rows. */
-static void compute(passage *t) {
-  row_block *b = t->block;
-  if (b->keys == 0) return;
-  const int32_t keys = (b->keys + STEP - 1) / STEP * STEP;
-  for (int32_t k = b->keys; k < keys; k++) b->member[k][0] = b->member[k][1] = 0;
-  for (int32_t k = b->keys; k < keys + STEP; k++) b->row[k] = zero_row;
+/* `keys` KV rows of the list, from the first on. */
+static void compute(passage *t, int32_t first, int32_t keys) {
+  const int32_t steps = (keys + STEP_KEYS - 1) / STEP_KEYS;
+  t->keys = keys;
+  t->row = t->list->row + first;
+  t->member = t->list->member + first;
+  for (int32_t i = 0; i < steps; i++) {
+    t->active[i] = 0;
+    for (int32_t k = 0; k < STEP_KEYS; k++) t->active[i] |= t->list->vectors[first + i * STEP_KEYS + k];
+  }
   t->late = 0;
   memcpy(t->sum_before, t->sum, (size_t)t->vectors * 64);
-  weights(t, keys);
+  weights(t, steps);
   if (t->late) {
     raise_references(t);
-    weights(t, keys);
+    weights(t, steps);
   }
-  values(t, b, keys);
+  values(t, steps);
   t->begun = 1;
-  b->keys = 0;
 }
 
-/* Adds a KV row, for which there is room; member is looked at where masked. Returns whether the block is full now. */
-INLINE int add_row(passage *t, const uint16_t *row, uint64_t member) {
-  row_block *b = t->block;
-  b->row[b->keys] = row;
-  b->member[b->keys][0] = (uint32_t)member;
-  b->member[b->keys][1] = (uint32_t)(member >> 32);
-  return ++b->keys == t->window;
+/* The list's KV rows, in blocks of about the same size. */
+static void compute_list(passage *t) {
+  row_list *list = t->list;
+  const int32_t keys = list->keys, blocks = (keys + t->window - 1) / t->window;
+  for (int32_t k = keys; k < keys + STEP_KEYS; k++) list->member[k][0] = list->member[k][1] = list->vectors[k] = 0;
+  for (int32_t k = keys; k < keys + 2 * STEP_KEYS; k++) list->row[k] = zero_row;
+  for (int32_t i = 0, first = 0; i < blocks; i++) {
+    const int32_t share = (keys - first + blocks - i - 1) / (blocks - i);
+    const int32_t count = (int32_t)fhk_clamp((share + STEP_KEYS - 1) / STEP_KEYS * STEP_KEYS, 0, keys - first);
+    compute(t, first, count);
+    first += count;
+  }
+  list->keys = 0;
+}
+
+/* Adds a KV row that all rows list. */
+INLINE void add_row(passage *t, const uint16_t *row) {
+  row_list *list = t->list;
+  list->row[list->keys] = row;
+  list->vectors[list->keys] = (uint8_t)((1u << t->vectors) - 1);
+  if (++list->keys == LIST_KEYS) compute_list(t);
 }
 
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
@@ -667,9 +796,9 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, void *memor
   for (int64_t j = 0; j < length; j++) {
     if (list[j] < 0 || list[j] >= call->s_kv) continue;
     ++*keys;
-    if (add_row(t, call->kv + list[j] * call->kv_stride, 0)) compute(t);
+    add_row(t, call->kv + list[j] * call->kv_stride);
   }
-  compute(t);
+  compute_list(t);
   executed += finish_query(t, call, s, *keys);
   tiles_end();
   return executed;
@@ -690,9 +819,9 @@ static uint64_t one_of_group(const fh_call *call, const fhk_group *g, int32_t i,
   for (int64_t e = 0; e < g->entries; e++) {
     if (!(g->member[e] >> i & 1) || g->token[e] < 0 || g->token[e] >= call->s_kv) continue;
     keys++;
-    if (add_row(t, call->kv + g->token[e] * call->kv_stride, 0)) compute(t);
+    add_row(t, call->kv + g->token[e] * call->kv_stride);
   }
-  compute(t);
+  compute_list(t);
   return finish_query(t, call, g->first + i, keys);
 }
 
@@ -714,17 +843,66 @@ static passage *start_group(const fh_call *call, const fhk_group *g, void *memor
   return t;
 }
 
+/* The queries of each vector's rows. */
+static void queries_of_vectors(const fh_call *call, const fhk_group *g, uint64_t *queries) {
+  memset(queries, 0, MOST_VECTORS * sizeof *queries);
+  for (int32_t r = 0; r < g->queries * call->h_q; r++) queries[r / 16] |= (uint64_t)1 << r / call->h_q;
+}
+
+/* The vectors in which somebody lists an entry. */
+INLINE unsigned vectors_of(uint64_t member, const uint64_t *queries, int32_t vectors) {
+  unsigned set = 0;
+  for (int32_t v = 0; v < vectors; v++) set |= (unsigned)((member & queries[v]) != 0) << v;
+  return set;
+}
+
+/* Where a set comes in the order of a Gray code, in which neighbours differ by one vector: a step that holds entries of
+ * two sets then has one vector more than its entries need. */
+INLINE unsigned gray_rank(unsigned set) {
+  set ^= set >> 1;
+  set ^= set >> 2;
+  return set ^ set >> 4;
+}
+
+/* Collects the entries from e on that somebody lists, sorted by their vectors; LIST_KEYS of the union's entries at most.
+ * Returns the first entry that is left. Adds to *listing the queries that have a key. */
+static int64_t collect(passage *t, const fh_call *call, const fhk_group *g, int64_t e, const uint64_t *queries,
+                       uint64_t *listing) {
+  row_list *list = t->list;
+  const int64_t end = e + LIST_KEYS < g->entries ? e + LIST_KEYS : g->entries;
+  int32_t place[PATTERNS + 1] = {0};
+  uint8_t rank[LIST_KEYS];
+  for (int64_t i = e; i < end; i++) {
+    const int valid = g->token[i] >= 0 && g->token[i] < call->s_kv;
+    rank[i - e] = (uint8_t)(valid ? gray_rank(vectors_of(g->member[i], queries, t->vectors)) : 0);
+    place[rank[i - e] + 1]++;
+  }
+  place[0] = place[1] = 0; /* those that nobody lists have no place */
+  for (int32_t r = 1; r < PATTERNS; r++) place[r + 1] += place[r];
+  list->keys = place[PATTERNS];
+  for (int64_t i = e; i < end; i++) {
+    const unsigned r = rank[i - e];
+    if (!r) continue;
+    const int32_t k = place[r]++;
+    *listing |= g->member[i];
+    list->row[k] = call->kv + g->token[i] * call->kv_stride;
+    list->member[k][0] = (uint32_t)g->member[i];
+    list->member[k][1] = (uint32_t)(g->member[i] >> 32);
+    list->vectors[k] = (uint8_t)(r ^ r >> 1);
+  }
+  return end;
+}
+
 /* All rows of the group at once. Returns the FLOPs, and the queries that have to be computed alone. */
 static uint64_t whole_group(const fh_call *call, const fhk_group *g, void *memory, uint64_t *again) {
-  uint64_t listing = 0; /* queries that have a key */
+  uint64_t listing = 0, queries[MOST_VECTORS]; /* listing: queries that have a key */
   passage *t = start_group(call, g, memory);
+  queries_of_vectors(call, g, queries);
   tiles_begin();
-  for (int64_t e = 0; e < g->entries; e++) {
-    if (g->token[e] < 0 || g->token[e] >= call->s_kv) continue;
-    listing |= g->member[e];
-    if (add_row(t, call->kv + g->token[e] * call->kv_stride, g->member[e])) compute(t);
+  for (int64_t e = 0; e < g->entries;) {
+    e = collect(t, call, g, e, queries, &listing);
+    compute_list(t);
   }
-  compute(t);
   for (int32_t r = 0; r < t->rows; r++) {
     const int32_t i = r / call->h_q;
     finish_row(t, call, r, g->first + i, r % call->h_q, listing >> i & 1);
