@@ -163,16 +163,22 @@ static passage *make_passage(const fh_call *call, int32_t rows, void *memory) {
 
 /* Lays q out as operand B; q[r] is row r's, NULL for a row of zeros. */
 static void pack_q(passage *t, const uint16_t *const *q) {
-  char *to = t->q;
-  for (int32_t v = 0; v < t->vectors; v++)
-    for (int32_t d = 0; d < t->d_qk; d += CHUNK, to += TILE_BYTES) {
+  const size_t bytes = (size_t)(t->d_qk / CHUNK) * TILE_BYTES; /* of a vector */
+  for (int32_t v = 0; v < t->vectors; v++) {
+    const uint16_t *row[16];
+    int zeros = 1;
+    for (int32_t i = 0; i < 16; i++) {
+      row[i] = q[16 * v + i] ? q[16 * v + i] : zero_row;
+      zeros &= row[i] == zero_row;
+    }
+    char *to = t->q + (size_t)v * bytes;
+    if (zeros) memset(to, 0, bytes);
+    for (int32_t d = 0; d < t->d_qk && !zeros; d += CHUNK, to += TILE_BYTES) {
       vi in[16];
-      UNROLL for (int i = 0; i < 16; i++) {
-        const uint16_t *row = q[16 * v + i];
-        in[i] = row ? vload_bits(row + d) : _mm512_setzero_si512();
-      }
+      UNROLL for (int i = 0; i < 16; i++) in[i] = vload_bits(row[i] + d);
       transpose(in, to);
     }
+  }
 }
 
 /* ---- Softmax ----------------------------------------------------------------------------------------------------- */
@@ -570,16 +576,25 @@ INLINE upcoming entry_of(const passage *t, char *to, const turn *now, const turn
 static void values_2x2(passage *t, int32_t *ring, int32_t v, const turn *now, const turn *then) {
   float *o = t->o + (v * O_TILES + 2 * now->c) * TILE_FLOATS;
   load_sums(t, o, TILE_FLOATS, O_TILES * TILE_FLOATS, (O_TILES + 1) * TILE_FLOATS);
-  for (int32_t i = 0; i < now->steps->count; i++, ++*ring) {
-    const char *pairs = t->stage + *ring % STAGES * (2 * TILE_BYTES);
-    const char *p = weights_of(t, v, now->steps->step[i]), *p_next = weights_of(t, v + 1, now->steps->step[i]);
-    const upcoming next = entry_of(t, t->stage + (*ring + 2) % STAGES * (2 * TILE_BYTES), now, then, i + 2);
+  const int32_t count = now->steps->count, begin = *ring;
+  const uint8_t *step = now->steps->step, *vectors = now->steps->vectors;
+  const turn here = *now, after = *then;
+  char *const stage = t->stage;
+  const char *const first = weights_of(t, v, 0), *const second = weights_of(t, v + 1, 0);
+  const uint16_t *const *const rows = t->row;
+  for (int32_t i = 0; i < count; i++) {
+    const char *pairs = stage + (begin + i) % STAGES * (2 * TILE_BYTES);
+    const char *p = first + step[i] * HALVES * TILE_BYTES, *p_next = second + step[i] * HALVES * TILE_BYTES;
+    const int ends = i + 2 >= count;
+    const turn *at = ends ? &after : &here;
+    const upcoming next = {stage + (begin + i + 2) % STAGES * (2 * TILE_BYTES),
+                           rows + STEP_KEYS * at->steps->step[ends ? i + 2 - count : i + 2], CHUNK * at->c};
     TILE_LOAD(6, pairs);
-    if (now->steps->vectors[i] == 1) {
+    if (vectors[i] == 1) {
       VALUES_OF_ONE(0, 1, p, next)
-    } else if (now->steps->vectors[i] == 2) {
+    } else if (vectors[i] == 2) {
       VALUES_OF_ONE(2, 3, p_next, next)
-    } else if (now->steps->vectors[i] == 3) {
+    } else if (vectors[i] == 3) {
       TILE_LOAD_ONCE(4, p);
       TILE_PRODUCT(0, 4, 6);
       stage_pairs(2, next.to, next.row, next.d);
@@ -605,6 +620,7 @@ static void values_2x2(passage *t, int32_t *ring, int32_t v, const turn *now, co
       stage_pairs(16, next.to, next.row, next.d);
     }
   }
+  *ring += count;
   store_sums(o, TILE_FLOATS, O_TILES * TILE_FLOATS, (O_TILES + 1) * TILE_FLOATS);
 }
 
@@ -721,12 +737,17 @@ static void compute_list(passage *t) {
   list->keys = 0;
 }
 
-/* Adds a KV row that all rows list. */
-INLINE void add_row(passage *t, const uint16_t *row) {
-  row_list *list = t->list;
-  list->row[list->keys] = row;
-  list->vectors[list->keys] = (uint8_t)((1u << t->vectors) - 1);
-  if (++list->keys == LIST_KEYS) compute_list(t);
+/* Lists the KV rows of `count` tokens, LIST_KEYS at most, for all rows; where member is not NULL, of those tokens that
+ * query i is a member of. */
+static void list_all(passage *t, const fh_call *call, const int32_t *token, int64_t count, const uint64_t *member,
+                     int32_t i) {
+  int32_t keys = 0;
+  for (int64_t j = 0; j < count; j++) {
+    if (token[j] < 0 || token[j] >= call->s_kv || (member && !(member[j] >> i & 1))) continue;
+    t->list->row[keys++] = call->kv + token[j] * call->kv_stride;
+  }
+  memset(t->list->vectors, (1 << t->vectors) - 1, (size_t)keys);
+  t->list->keys = keys;
 }
 
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
@@ -793,12 +814,11 @@ uint64_t fhk_amx_query(const fh_call *call, int32_t rows, int64_t s, void *memor
   }
   passage *t = start_query(call, rows, s, memory);
   tiles_begin();
-  for (int64_t j = 0; j < length; j++) {
-    if (list[j] < 0 || list[j] >= call->s_kv) continue;
-    ++*keys;
-    add_row(t, call->kv + list[j] * call->kv_stride);
+  for (int64_t j = 0; j < length; j += LIST_KEYS) {
+    list_all(t, call, list + j, fhk_clamp(length - j, 0, LIST_KEYS), NULL, 0);
+    *keys += t->list->keys;
+    compute_list(t);
   }
-  compute_list(t);
   executed += finish_query(t, call, s, *keys);
   tiles_end();
   return executed;
@@ -816,12 +836,11 @@ uint64_t fhk_amx_group_bytes(const fh_call *call, int32_t group) {
 static uint64_t one_of_group(const fh_call *call, const fhk_group *g, int32_t i, void *memory) {
   int64_t keys = 0;
   passage *t = start_query(call, call->h_q, g->first + i, memory);
-  for (int64_t e = 0; e < g->entries; e++) {
-    if (!(g->member[e] >> i & 1) || g->token[e] < 0 || g->token[e] >= call->s_kv) continue;
-    keys++;
-    add_row(t, call->kv + g->token[e] * call->kv_stride);
+  for (int64_t e = 0; e < g->entries; e += LIST_KEYS) {
+    list_all(t, call, g->token + e, fhk_clamp(g->entries - e, 0, LIST_KEYS), g->member + e, i);
+    keys += t->list->keys;
+    compute_list(t);
   }
-  compute_list(t);
   return finish_query(t, call, g->first + i, keys);
 }
 
@@ -849,48 +868,53 @@ static void queries_of_vectors(const fh_call *call, const fhk_group *g, uint64_t
   for (int32_t r = 0; r < g->queries * call->h_q; r++) queries[r / 16] |= (uint64_t)1 << r / call->h_q;
 }
 
-/* The vectors in which somebody lists an entry. */
-INLINE unsigned vectors_of(uint64_t member, const uint64_t *queries, int32_t vectors) {
-  unsigned set = 0;
-  for (int32_t v = 0; v < vectors; v++) set |= (unsigned)((member & queries[v]) != 0) << v;
-  return set;
+/* Where the set of vectors in which somebody lists an entry comes in the order of a Gray code, in which neighbours
+ * differ by one vector: a step that holds entries of two sets then has one vector more than its entries need. 0 where
+ * nobody lists the entry, or where its token is out of range. For `count` entries, and for up to 7 more in vain. */
+static void rank_entries(const passage *t, const int32_t *token, const uint64_t *member, int64_t count, int32_t s_kv,
+                         const uint64_t *queries, uint8_t *rank) {
+  for (int64_t i = 0; i < count; i += 8) {
+    const __mmask8 there = (__mmask8)(0xffu >> (8 - fhk_clamp(count - i, 0, 8)));
+    const vi members = _mm512_maskz_loadu_epi64(there, member + i);
+    const __mmask8 valid = _mm256_mask_cmplt_epu32_mask(there, _mm256_maskz_loadu_epi32(there, token + i),
+                                                        _mm256_set1_epi32(s_kv)); /* below 0: large */
+    vi set = _mm512_setzero_si512();
+    for (int32_t v = 0; v < t->vectors; v++) {
+      const __mmask8 some = _mm512_mask_test_epi64_mask(valid, members, _mm512_set1_epi64((int64_t)queries[v]));
+      set = _mm512_mask_or_epi64(set, some, set, _mm512_set1_epi64(1 << v));
+    }
+    set = _mm512_xor_si512(set, _mm512_srli_epi64(set, 1));
+    set = _mm512_xor_si512(set, _mm512_srli_epi64(set, 2));
+    set = _mm512_xor_si512(set, _mm512_srli_epi64(set, 4));
+    _mm_storel_epi64((__m128i *)(void *)(rank + i), _mm512_cvtepi64_epi8(set));
+  }
 }
 
-/* Where a set comes in the order of a Gray code, in which neighbours differ by one vector: a step that holds entries of
- * two sets then has one vector more than its entries need. */
-INLINE unsigned gray_rank(unsigned set) {
-  set ^= set >> 1;
-  set ^= set >> 2;
-  return set ^ set >> 4;
-}
-
-/* Collects the entries from e on that somebody lists, sorted by their vectors; LIST_KEYS of the union's entries at most.
- * Returns the first entry that is left. Adds to *listing the queries that have a key. */
-static int64_t collect(passage *t, const fh_call *call, const fhk_group *g, int64_t e, const uint64_t *queries,
-                       uint64_t *listing) {
+/* Lists the KV rows of `count` entries from e on, LIST_KEYS at most, sorted by the vectors in which somebody lists them.
+ * Adds to *listing the queries that have a key. */
+static void list_sorted(passage *t, const fh_call *call, const fhk_group *g, int64_t e, int64_t count,
+                        const uint64_t *queries, uint64_t *listing) {
   row_list *list = t->list;
-  const int64_t end = e + LIST_KEYS < g->entries ? e + LIST_KEYS : g->entries;
+  const int32_t *token = g->token + e;
+  const uint64_t *member = g->member + e;
   int32_t place[PATTERNS + 1] = {0};
   uint8_t rank[LIST_KEYS];
-  for (int64_t i = e; i < end; i++) {
-    const int valid = g->token[i] >= 0 && g->token[i] < call->s_kv;
-    rank[i - e] = (uint8_t)(valid ? gray_rank(vectors_of(g->member[i], queries, t->vectors)) : 0);
-    place[rank[i - e] + 1]++;
-  }
+  uint64_t all = 0;
+  rank_entries(t, token, member, count, (int32_t)call->s_kv, queries, rank);
+  for (int64_t i = 0; i < count; i++) place[rank[i] + 1]++;
   place[0] = place[1] = 0; /* those that nobody lists have no place */
   for (int32_t r = 1; r < PATTERNS; r++) place[r + 1] += place[r];
   list->keys = place[PATTERNS];
-  for (int64_t i = e; i < end; i++) {
-    const unsigned r = rank[i - e];
+  for (int64_t i = 0; i < count; i++) {
+    const unsigned r = rank[i];
     if (!r) continue;
     const int32_t k = place[r]++;
-    *listing |= g->member[i];
-    list->row[k] = call->kv + g->token[i] * call->kv_stride;
-    list->member[k][0] = (uint32_t)g->member[i];
-    list->member[k][1] = (uint32_t)(g->member[i] >> 32);
+    all |= member[i];
+    list->row[k] = call->kv + token[i] * call->kv_stride;
+    memcpy(list->member[k], &member[i], sizeof member[i]); /* the lower word first: x86 */
     list->vectors[k] = (uint8_t)(r ^ r >> 1);
   }
-  return end;
+  *listing |= all;
 }
 
 /* All rows of the group at once. Returns the FLOPs, and the queries that have to be computed alone. */
@@ -899,8 +923,8 @@ static uint64_t whole_group(const fh_call *call, const fhk_group *g, void *memor
   passage *t = start_group(call, g, memory);
   queries_of_vectors(call, g, queries);
   tiles_begin();
-  for (int64_t e = 0; e < g->entries;) {
-    e = collect(t, call, g, e, queries, &listing);
+  for (int64_t e = 0; e < g->entries; e += LIST_KEYS) {
+    list_sorted(t, call, g, e, fhk_clamp(g->entries - e, 0, LIST_KEYS), queries, &listing);
     compute_list(t);
   }
   for (int32_t r = 0; r < t->rows; r++) {
