@@ -239,8 +239,8 @@ INLINE void find_references(const int masked, passage *t, square a) {
  * vector finds it. */
 INLINE void begin_square(const int masked, passage *t, square a) {
   const unsigned active = t->active[a.k / STEP_KEYS];
-  for (int32_t i = 0; i < STEP_KEYS; i++)
-    if (a.k + i >= t->keys) vstore(logits_of(t, a, i), vset1(-INFINITY));
+  for (int64_t i = fhk_clamp(t->keys - a.k, 0, STEP_KEYS); i < STEP_KEYS; i++)
+    vstore(logits_of(t, a, (int32_t)i), vset1(-INFINITY));
   if (masked && (active & -active) == 1u << a.v && !all_finite(t, a)) leave_out_spoilt(t, a);
   if (no_reference(vload(t->reference + 16 * a.v))) find_references(masked, t, a);
 }
