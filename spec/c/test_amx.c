@@ -480,6 +480,48 @@ static void row_invariant(fhk_cpu *cpu, int32_t h_q) {
   free_attention(&a);
 }
 
+/* Queries list 96 keys of their own and 32 that all list. Sixteen heads fill a vector, so a query's own keys are
+ * multiplied with its rows alone. A NaN in one of them reaches that query and nobody else. */
+static void squares_left_out(fhk_cpu *cpu) {
+  enum { OWN = 96, ALL = 32, KEYS = OWN + ALL };
+  attention a = make_attention(4, 4 * OWN + ALL, 16, 512, KEYS, 0, 81);
+  for (int32_t s = 0; s < 4; s++)
+    for (int32_t j = 0; j < KEYS; j++) a.indices[s * KEYS + j] = j < OWN ? 4 * j + s : 4 * OWN + j - OWN;
+  result want = reference_result(&a, cpu);
+  const fh_counters counters = run_path(&a, cpu, FH_PACKED);
+  CHECK_INT(counters.executed_flops, counters.useful_flops);
+  result got = take_result(&a);
+  check_result(&a, &got, &want, "squares left out");
+  a.kv[(4 * 5 + 2) * 512 + 3] = 0x7fc0;
+  run_path(&a, cpu, FH_PACKED);
+  result spoilt = take_result(&a);
+  for (int64_t i = 0; i < 4 * 16 * 512; i++) {
+    const int64_t s = i / (16 * 512);
+    if (s == 2) CHECK(isnan(spoilt.out[i]));
+    else CHECK(fabsf(spoilt.out[i] - got.out[i]) < 1e-2f);
+  }
+  free_result(&spoilt);
+  free_result(&got);
+  free_result(&want);
+  free_attention(&a);
+}
+
+/* A union of more entries than are sorted at a time, of all sets of four vectors and of eight. */
+static void large_union(fhk_cpu *cpu, int32_t group) {
+  enum { KEYS = 700 };
+  attention a = make_attention(group + 1, 5000, 8, 512, KEYS, SINK, 91);
+  a.call.group = group;
+  for (int64_t s = 0; s <= group; s++)
+    for (int64_t j = 0; j < KEYS; j++) a.indices[s * KEYS + j] = (int32_t)((j * 37 + s * s * 911) % 5000);
+  result want = reference_result(&a, cpu);
+  run_path(&a, cpu, FH_PACKED);
+  result got = take_result(&a);
+  check_result(&a, &got, &want, text_of("large union, group %d", (int)group));
+  free_result(&got);
+  free_result(&want);
+  free_attention(&a);
+}
+
 /* A finite KV row whose products overflow is taken for one with Inf: it reaches those who list it, and nobody else. */
 static void overflow_in_a_group(fhk_cpu *cpu) {
   attention a = make_attention(8, 300, 8, 512, 41, 0, 61);
@@ -541,6 +583,9 @@ int main(void) {
       static const int32_t heads[] = {3, 16, 20, 64, 128};
       for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) long_lists(cpu, heads[h]);
       overflow_in_a_group(cpu);
+      squares_left_out(cpu);
+      large_union(cpu, 8);
+      large_union(cpu, 16);
       rising_logits(cpu, 2);
       rising_logits(cpu, 8);
       rising_logits(cpu, 20);
