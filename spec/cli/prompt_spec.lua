@@ -119,13 +119,25 @@ describe("fewhead repl on a terminal", function()
     end
   end)
 
+  it("waits for a call of C on Ctrl-C, and says so", function()
+    open()
+    line [[print 'on'; f = io.popen("trap '' INT; exec sleep 2"); text = f:read('*a'); print 'not reached']]
+    t:wait("\non\n")
+    t:key "C-c"
+    t:wait("\n" .. require("fewhead.cli.interrupt").HEARD .. "\ninterrupted\n2>")
+    line "1 + 1"
+    t:wait("\n2\n3>")
+  end)
+
   it("stops a sweep on Ctrl-C and keeps what was measured", function()
     open()
     line("sweep = fh.sweep { s_q = '1,2,3,4,5,6,7,8', min_samples = 6, max_seconds = 3000, on_record = function(r) print('one ' "
       .. ".. r.case.s_q) end }")
     t:wait("one 1")
+    t:wait("2 of 8 cells, about ")
     t:key "C-c"
-    t:wait("2>")
+    t:wait("interrupted: ")
+    t:wait(" of 8 cells are in the result\n2>")
     line "sweep.interrupted, #sweep.records > 0, sweep.cells < 8"
     t:wait("\ntrue\ntrue\ntrue\n")
     line "fh.sweep { s_q = 'x' }"
@@ -143,7 +155,8 @@ describe("fewhead repl on a terminal", function()
     tab("g = fh.gate.n", "g = fh.gate.new")
     line "()"
     t:wait("2>")
-    tab("g:expl", "g:explain")
+    tab("g:", "g:export_line  g:plot") -- one tab lists the choices
+    tab("expl", "g:explain")
     tab("{ s_q = 1, hea", "s_q = 1, heads")
     line " = 8 }"
     t:wait("3>")

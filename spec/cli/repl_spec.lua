@@ -17,6 +17,10 @@ describe("fewhead repl on a pipe", function()
     assert.same({ ('"%s"\n'):format(require("fewhead").VERSION), "", 0 }, piped "fh.VERSION\n")
   end)
 
+  it("prints no nil for the error that a result does not have, and every nil without a result", function()
+    assert.equal("1\nnil\n2\n", piped("1, nil, nil\n")[1] .. piped("nil, 2\n")[1])
+  end)
+
   it("joins lines until a statement is complete", function()
     assert.same({ "1\n2\n", "", 0 }, piped "for i = 1, 2 do\n  print(i)\nend\n")
     assert.same({ "7\n", "", 0 }, piped "3 +\n\n4")

@@ -78,6 +78,17 @@ local function fields(object)
   return table_fields(type(object) == "string" and string or object)
 end
 
+-- Those of the names after an object's ":" that can be called.
+local function methods(object)
+  local names, lazy = fields(object), type(object) == "table" and rawget(object, "_names") or {}
+  for _, name in ipairs(lazy) do names[name] = nil end -- modules, which asking would load
+  for name in pairs(names) do
+    local ok, value = pcall(function() return object[name] end)
+    if not ok or type(value) ~= "function" then names[name] = nil end
+  end
+  return names
+end
+
 -- The methods of the classes that a file defines, and those that later rooms give its class.
 local function methods_in(path)
   local names = {}
@@ -110,8 +121,13 @@ local function opening(words, i)
   end
 end
 
--- The steps of the expression that ends with words[last], first step first: { field = name }, { index = word } or
--- { call = true }; nil where it does not start with a name. Also the place of its first word.
+-- The value of a word that is a number or a string; nil for another one.
+local function literal(word)
+  return (word.kind == "number" or word.kind == "string") and loadstring("return " .. word.text)() or nil
+end
+
+-- The steps of the expression that ends with words[last], first step first: { field = key }, { some = true } for an index that
+-- only running could tell, or { call = true }; nil where it does not start with a name. Also the place of its first word.
 local function steps_of(words, last)
   local steps, i = {}, last
   local function put(step) table.insert(steps, 1, step) end
@@ -120,7 +136,8 @@ local function steps_of(words, last)
     if OPENING[word.text] then
       local first = opening(words, i)
       if not first then return nil end
-      if word.text == "]" then put { index = first == i - 2 and words[i - 1] or nil } else put { call = true } end
+      local key = first == i - 2 and literal(words[i - 1])
+      put(word.text ~= "]" and { call = true } or key and { field = key } or { some = true })
       i = first - 1
     elseif word.kind == "string" then
       put { call = true }
@@ -132,6 +149,12 @@ local function steps_of(words, last)
     else return nil
     end
   end
+end
+
+-- Something that an index gives: an entry of a plain table; of an object the object, since t[{ {}, 1 }] is a tensor again.
+local function entry_of(value)
+  if getmetatable(value) then return value end
+  return value[1] or select(2, next(value))
 end
 
 -- What an expression is without calling anything: { value = }, { path = of the file with its class }, or nil.
@@ -147,12 +170,10 @@ local function resolve(environment, steps)
     elseif now.path then
       name = step.field -- a method of the class; what it gives is of the same file, unless ELSEWHERE says otherwise
     else
-      local key = step.field
-      if step.index then
-        local literal = (step.index.kind == "number" or step.index.kind == "string") and loadstring("return " .. step.index.text)
-        key = literal and literal()
-      end
-      local ok, value = pcall(function() return now.value[key] end)
+      local ok, value = pcall(function()
+        if step.some then return entry_of(now.value) end
+        return now.value[step.field]
+      end)
       if not ok or value == nil then return nil end
       now, name = { value = value }, step.field
     end
@@ -357,7 +378,8 @@ function M.at(environment, text, locals)
   if before and (before.text == "." or before.text == ":") then
     local found = resolve(environment, steps_of(words, #words - 1) or { { field = " " } })
     if not found then return first, {} end
-    return first, starting(list_of(found.path and methods_in(found.path) or fields(found.value)), tail)
+    local names = before.text == ":" and methods or fields
+    return first, starting(list_of(found.path and methods_in(found.path) or names(found.value)), tail)
   end
   local starts = before and (before.text == "{" or before.text == "," or before.text == ";" or before.text == "("
     or before.text == "=")

@@ -41,9 +41,39 @@ local function watch(status, asked, prefix)
   end
 end
 
+local listener -- the child that listens for the statement that runs, or nil
+
+-- Waits for Ctrl-C, which a terminal sends to this child too, and says it unless the child is ended soon after: then a call of C
+-- runs on, and Lua sees the signal when the call has ended.
+local function listen()
+  local token = posix.block(posix.SIGINT)
+  while not posix.take(token) do posix.sleep_us(LOOK_US) end
+  posix.sleep_us(2 * LOOK_US)
+  posix.write_fd(STDERR, "\n" .. M.HEARD)
+end
+
+local function stop_listening()
+  if listener then posix.finish(listener) end
+  listener = nil
+end
+
+--- Call f() and return what it returns. Ctrl-C at the terminal acts as ever; where a call of C has to end first, standard error
+-- says so.
+function M.aloud(f)
+  stop_listening()
+  listener = posix.fork(listen) -- without one, nothing is said early
+  local function finish(ok, ...)
+    stop_listening()
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(f))
+end
+
 --- Call f(pressed) and return what it returns; pressed() is true once Ctrl-C was pressed since, and stays so. Afterwards, also
 -- when f raises, Ctrl-C acts as before; a press that nobody asked about is dropped.
 function M.during(f)
+  stop_listening() -- the signal waits from here on, and another child looks after it
   local asked, seen = signals(), false
   local token = posix.block(unpack(asked))
   local status, prefix = ("/proc/%d/status"):format(posix.pid()), posix.is_terminal(STDERR) and "\r\27[K" or ""

@@ -137,6 +137,7 @@ local function open_editor(lib, options)
   lib.rl_catch_signals = 0
   lib.rl_initialize()
   if (os.getenv("TERM") or "dumb") ~= "dumb" then lib.rl_variable_bind("enable-bracketed-paste", "on") end
+  lib.rl_variable_bind("show-all-if-ambiguous", "on") -- a second tab lists nothing where TAB calls a function of ours
   lib.rl_completer_word_break_characters = WORD_BREAKS
   lib.rl_basic_quote_characters = "" -- readline closes no quote: a folder's name goes on
   lib.rl_attempted_completion_function = function(_, start)

@@ -44,9 +44,11 @@ local LEAVES = { exit = true, quit = true, ["exit()"] = true, ["quit()"] = true 
 
 -- ---- Statements --------------------------------------------------------------------------------------------------------------
 
--- Print the values of an expression and keep the first as _ and Out[n]. Returns whether there was one.
+-- Print the values of an expression and keep the first as _ and Out[n]. Returns whether there was one. The nil that stands for no
+-- error behind a result is not printed.
 local function print_values(self, ...)
   local count = select("#", ...)
+  while count > 1 and (select(count, ...)) == nil and (...) ~= nil do count = count - 1 end
   for i = 1, count do
     local value = select(i, ...)
     local text = show.text(value)
@@ -62,10 +64,16 @@ function Prompt:keep(text, n, expression)
   if text then self.kept[#self.kept + 1] = { text = text, n = n, expression = expression } end
 end
 
+-- The same function for a person, who is told when Ctrl-C waits for a call of C.
+local function aloud(chunk)
+  return function() return require("fewhead.cli.interrupt").aloud(chunk) end
+end
+
 --- Run a complete statement. as_lua: the Lua that does the same, where `text` is none.
 function Prompt:run(chunk, text, is_expression, as_lua)
   local n = self.session.number
   self.session:count(text)
+  if self.attended then chunk = aloud(chunk) end
   local printed = is_expression and print_values(self, chunk())
   if not is_expression then chunk() end
   self:keep(as_lua or text, n, printed)
@@ -134,15 +142,22 @@ function Prompt:loop()
   return self.failed
 end
 
---- Have sweeps that are given no `interrupted` stop after Ctrl-C and return what was measured. A prompt without a person does
--- not: there Ctrl-C ends the process.
+--- Have sweeps that are given no `interrupted` say how far they are, stop after Ctrl-C and return what was measured. A prompt
+-- without a person does not: there Ctrl-C ends the process.
 function Prompt:attend()
   if not self.attended then return end
   require("fewhead.decide.sweep").attend = function(own, run)
-    return require("fewhead.cli.interrupt").during(function(pressed)
+    local line = require("fewhead.cli.sweeper").speak(own)
+    local ok, sweep, err = pcall(require("fewhead.cli.interrupt").during, function(pressed)
       own.interrupted = pressed
       return run()
     end)
+    line:clear()
+    if not ok then error(sweep, 0) end
+    if sweep and sweep.interrupted then
+      io.stderr:write(("\ninterrupted: %d of %d cells are in the result\n"):format(sweep.cells, sweep.planned))
+    end
+    return sweep, err
   end
 end
 

@@ -15,6 +15,7 @@ local experiment = require "fewhead.cli.experiment"
 local interrupt = require "fewhead.cli.interrupt"
 local option = require "fewhead.base.option"
 local options = require "fewhead.cli.options"
+local patterns = require "fewhead.case.pattern"
 local progress = require "fewhead.cli.progress"
 local store = require "fewhead.record.store"
 local sweeps = require "fewhead.decide.sweep"
@@ -97,17 +98,18 @@ local function say_plan(plan, seconds)
   end
 end
 
--- Has the task say how it goes.
-local function speak(self)
-  local line, task = progress.new(), self.task
-  task.on_cell = function(i, n, cell)
-    line:step(("s_q %s, %s, %s"):format(tostring(cell.s_q), cell.pattern or "csa", cell.layout), i, n)
+--- Have a sweep say on standard error, on a terminal only, which of its cells runs. task: the options of fh.sweep; callbacks that
+-- it has stay. Returns the progress line, which is to be cleared when the sweep has ended.
+function M.speak(task)
+  local line = progress.new()
+  task.on_cell = task.on_cell or function(i, n, cell)
+    local pattern = patterns.label(cell.pattern or "csa")
+    line:step(("s_q %s, %s, %s"):format(tostring(cell.s_q), pattern, tostring(cell.layout or "contiguous")), i, n)
   end
-  task.on_record = function(record)
+  task.on_record = task.on_record or function(record)
     if record.parity.status ~= "pass" then line:failed() end
   end
-  task.on_plan = function(plan) say_plan(plan, self.opt.seconds) end
-  task.on_interrupt = function()
+  task.on_interrupt = task.on_interrupt or function()
     line:clear()
     io.stderr:write(interrupt.HEARD)
   end
@@ -121,7 +123,8 @@ function Sweeper:run(before)
   local opt, task = self.opt, self.task
   self:need(store.writable(opt.out))
   task.store = { out = opt.out, name = opt.name, resume = opt.resume }
-  local line = speak(self)
+  local line = M.speak(task)
+  task.on_plan = function(plan) say_plan(plan, opt.seconds) end
   local sweep, failure = interrupt.during(function(pressed)
     task.interrupted = pressed
     if before then before(task) end
