@@ -2,10 +2,11 @@
  * The plan on the device (fh_plan): for each group of neighbouring queries the union of their lists and who chose what.
  * A CTA takes one group. Any device from sm_80 on.
  *
- * The map has 2 to 64 bits for each place, one for each query. One pass over the lists sets bits. One pass over the map
- * counts the places that are not zero: neighbouring threads take neighbouring units of up to 16 places, so that a dense
- * stretch of the map is work for all warps. Each thread then puts its places into a list in shared memory, and the CTA
- * writes that list out. What does not fit in one window of the map is done window by window.
+ * The map has a bit for each query and place, a query's bits side by side. One pass over the lists sets bits: one atomic
+ * a key, or one for four keys where lists hold runs of rows, as windows, lists of all rows and pools of four do. One
+ * pass over the map looks at 32 places a thread: those that any query has are chosen, and counted. Each thread then puts
+ * chosen places into a list in shared memory, half a word at a time, so that a dense stretch of the map is work for all
+ * warps, and the CTA writes that list out. What does not fit in one window of the map is done window by window.
  *
  * A place is a KV row. Where the map of all rows would take more than two windows, it is a row of a page that somebody
  * chose: pages of 16 rows, found by one more pass over the lists, which sets a bit for each; the bits before a page,
@@ -30,12 +31,12 @@ namespace plan {
 constexpr int kMaxThreads = 1024, kMaxGroup = 64;
 constexpr int kPage = 16; /* KV rows of a page */
 constexpr uint32_t kNone = 0xffffffffu;
-constexpr int kMostSteps = 8;              /* units that a thread holds at once */
-constexpr uint32_t kListed = 20;           /* entries a thread that are listed before they are written */
-constexpr uint32_t kPlaceLine = 64;        /* places of a window are a multiple of this */
-constexpr uint32_t kMostPlaces = 65536;    /* of a window: places are 16-bit numbers */
-constexpr uint32_t kLeastMap = 10 << 10;   /* bytes: room for the counters of 32 places and 64 queries */
-constexpr int kAhead = 2;                  /* loads of 4 entries by a thread */
+constexpr uint32_t kListed = 14;                   /* entries a thread that are listed before they are written */
+constexpr uint32_t kPlaceLine = 128;               /* places of a window are a multiple of this */
+constexpr uint32_t kMostPlaces = 65536;            /* of a window: places are 16-bit numbers */
+constexpr uint32_t kSegments = kMostPlaces / 1024; /* of 32 words */
+constexpr uint32_t kLeastMap = 10 << 10;           /* bytes: room for the counters of 32 places and 64 queries */
+constexpr int kAhead = 5;                  /* loads of 4 entries by a thread: lists of 640 are one step of a warp */
 constexpr int64_t kResidentThreads = 1024; /* of a multiprocessor, whose registers they fill */
 constexpr int kLeastThreads = 64;          /* of a CTA */
 constexpr int64_t kKeysPerThread = 10;     /* fewer are not worth a thread */
@@ -79,33 +80,31 @@ struct Rows {
 
 struct Shared {
   uint32_t warp_sum[32];
+  uint32_t length[kMaxGroup]; /* of the lists */
   uint32_t keys[kMaxGroup];
   uint32_t bits; /* members of all entries */
   uint32_t next; /* smallest KV row behind the span */
 };
 
 /* Dynamic shared memory. */
-template <int kBits>
 struct Memory {
-  uint8_t *map;      /* kBits a place: a bit a query */
+  uint32_t *map;     /* of each query in turn a bit for each place */
   uint2 *pages;      /* x: a bit a page; y: pages chosen before these 32 */
   uint32_t *page_of; /* page of each kPage places of the window */
-  uint16_t *sums;    /* [kMostSteps, warps] places that are not zero */
+  uint32_t *chosen;  /* a bit a place of the window: somebody chose it */
+  uint16_t *before;  /* [places / 32] those of smaller words of the same segment, 32 words */
+  uint16_t *sums;    /* [kSegments] those of a segment */
   uint16_t *listed;  /* [kListed * threads] places of the next entries */
 
   FHK_DEV Memory(const Build &b, uint8_t *memory) {
-    map = memory;
-    pages = reinterpret_cast<uint2 *>(map + b.places / 8 * kBits);
+    map = reinterpret_cast<uint32_t *>(memory);
+    pages = reinterpret_cast<uint2 *>(map + b.places / 32 * b.plan.group);
     page_of = reinterpret_cast<uint32_t *>(pages + b.words);
-    sums = reinterpret_cast<uint16_t *>(page_of + (b.words ? b.places / kPage : 0));
-    listed = sums + kMostSteps * (blockDim.x >> 5);
+    chosen = page_of + (b.words ? b.places / kPage : 0);
+    before = reinterpret_cast<uint16_t *>(chosen + b.places / 32);
+    sums = before + b.places / 32;
+    listed = sums + kSegments;
   }
-};
-
-/* Lengths of the group's lists: a lane has those of the queries lane and lane + 32. */
-struct Lengths {
-  uint32_t low, high;
-  FHK_DEV uint32_t of(int q) const { return __shfl_sync(~0u, q < 32 ? low : high, q & 31); }
 };
 
 /* Sum up to this lane and with it. */
@@ -166,15 +165,38 @@ FHK_DEV Rows find_rows(const Build &b, uint32_t number) {
   return {s_q, 0, number};
 }
 
-/* Four entries of a list of which `left` are there; the others are -1. aligned: they lie on 16 bytes, and those
- * behind may be read. */
-FHK_DEV int4 load4(const int32_t *from, int32_t left, bool aligned) {
+/* Where a warp stands in the lists. A warp reads 128 entries at once, of whole lists, or, where there are more warps
+ * than lists, every `parts`-th 128 of one list. */
+struct Walk {
+  int q; /* no query of the group: nothing is left */
+  uint32_t at;
+
+  FHK_DEV Walk(const Build &b, const Rows &rows) {
+    q = threadIdx.x >> 5, at = 0;
+    while (b.parts > 1 && q >= rows.queries) q -= rows.queries, at += 128; /* parts are few: no division */
+    if (at >= b.parts * 128u) q = kMaxGroup;
+  }
+  /* Behind what a warp holds at once. */
+  FHK_DEV void on(const Build &b, uint32_t length) {
+    at += kAhead * b.parts * 128; /* below 2^32 */
+    if (at >= length) q += blockDim.x >> 5, at = 0;
+  }
+  FHK_DEV const int32_t *list(const Build &b, const Rows &rows) const {
+    return b.call.indices + (rows.first + q) * b.call.indices_stride + at + (threadIdx.x & 31) * 4;
+  }
+};
+
+/* Four entries of a list, neighbours there. */
+struct Four {
+  uint32_t row[4];
+};
+/* Those of which `left` are there; what the others hold is not said. aligned: lists are a multiple of 4 wide, and lie
+ * on 16 bytes. */
+template <bool kAligned>
+FHK_DEV int4 load4(const int32_t *from, int32_t left) {
   int4 v = make_int4(-1, -1, -1, -1);
-  if (aligned) {
+  if (kAligned) {
     if (left > 0) v = __ldg(reinterpret_cast<const int4 *>(from));
-    if (left < 2) v.y = -1;
-    if (left < 3) v.z = -1;
-    if (left < 4) v.w = -1;
   } else {
     if (left > 0) v.x = __ldg(from);
     if (left > 1) v.y = __ldg(from + 1);
@@ -184,103 +206,72 @@ FHK_DEV int4 load4(const int32_t *from, int32_t left, bool aligned) {
   return v;
 }
 
-/* What a warp reads of the lists: whole lists, or parts where there are more warps than lists. A part is every
- * `parts`-th 128 entries of its list. */
-struct Cursor {
-  int item, items, q; /* q -1: nothing is left */
-  uint32_t at, length, step;
-  const int32_t *list;
-
-  FHK_DEV Cursor(const Build &b, const Rows &rows) {
-    items = rows.queries * b.parts, item = threadIdx.x >> 5, step = b.parts * 128;
-    q = -1, at = length = 0, list = nullptr;
-  }
-  FHK_DEV void look(const Build &b, const Rows &rows) {
-    for (q = item, at = 0; q >= rows.queries; q -= rows.queries) at += 128; /* parts are few: no division */
-    list = b.call.indices + (rows.first + q) * b.call.indices_stride + (threadIdx.x & 31) * 4;
-  }
-  /* The next list, or part of one, that has entries. */
-  FHK_DEV void open(const Build &b, const Rows &rows, const Lengths &lengths) {
-    for (; item < items; item += blockDim.x >> 5) {
-      look(b, rows);
-      length = lengths.of(q);
-      if (at < length) return;
-    }
-    q = -1;
-  }
-  FHK_DEV uint32_t left(int k) const { return length - min(length, at + k * step + (threadIdx.x & 31) * 4); }
-};
-
+/* What a warp holds of a list. */
 struct Ahead {
   int4 v[kAhead];
 };
 
 /* The first loads of a warp, before anybody knows how long the lists are: what lies behind their ends is dropped when
  * it is used. Nothing here waits for what is loaded. */
-FHK_DEV Ahead fetch_early(const Build &b, const Rows &rows) {
-  Cursor c(b, rows);
-  Ahead early = {};
-  c.length = static_cast<uint32_t>(b.call.topk);
-  if (c.item < c.items) c.look(b, rows);
-  else c.length = 0;
+template <bool kAligned>
+FHK_DEV Ahead load_first(const Build &b, const Rows &rows) {
+  const Walk walk(b, rows);
+  Ahead ahead = {};
+  if (walk.q >= rows.queries) return ahead;
+  const int32_t *from = walk.list(b, rows);
+  int32_t left = static_cast<int32_t>(b.call.topk - walk.at) - static_cast<int32_t>(threadIdx.x & 31) * 4;
 #pragma unroll
-  for (int k = 0; k < kAhead; k++) {
-    const int32_t left = static_cast<int32_t>(c.left(k));
-    const int32_t *from = c.list + c.at + k * c.step;
-    if (!b.aligned) early.v[k] = load4(from, left, false);
-    else if (left > 0) early.v[k] = __ldg(reinterpret_cast<const int4 *>(from));
-  }
-  return early;
+  for (int k = 0; k < kAhead; k++, from += b.parts * 128, left -= b.parts * 128)
+    ahead.v[k] = load4<kAligned>(from, left);
+  return ahead;
 }
 
-/* f(query, KV row) for every entry of the group's lists, and -1 for some that are not there; it returns whether the
- * entry is one to count in sh.keys, where `count` asks for that. What comes next is on its way while f works. begun:
- * fetch_early has loaded what comes first. */
+/* f(query, row) for each of four. */
 template <typename F>
-FHK_DEV void each_key(const Build &b, const Rows &rows, const Lengths &lengths, const Ahead &early, bool begun,
-                      bool count, Shared &sh, F &&f) {
-  const int lane = threadIdx.x & 31, first = threadIdx.x >> 5;
-  Cursor c(b, rows);
-  Ahead next;
-  auto step = [&]() {
-    c.at += kAhead * c.step; /* below 2^32 */
-    if (c.at >= c.length) c.item += blockDim.x >> 5, c.open(b, rows, lengths);
-  };
-  auto fetch = [&]() {
-#pragma unroll
-    for (int k = 0; k < kAhead; k++)
-      next.v[k] = load4(c.list + c.at + k * c.step, static_cast<int32_t>(c.left(k)), b.aligned);
-    step();
-  };
-  c.open(b, rows, lengths);
-  int q_next = c.q;
-  if (begun && c.q >= 0 && c.item == first) {
-#pragma unroll
-    for (int k = 0; k < kAhead; k++) {
-      const int32_t left = static_cast<int32_t>(c.left(k));
-      next.v[k] = make_int4(left > 0 ? early.v[k].x : -1, left > 1 ? early.v[k].y : -1, left > 2 ? early.v[k].z : -1,
-                            left > 3 ? early.v[k].w : -1);
-    }
-    step();
-  } else if (c.q >= 0) {
-    fetch();
-  }
-  while (q_next >= 0) {
-    const Ahead now = next;
-    const int q_now = q_next;
-    q_next = c.q;
-    if (c.q >= 0) fetch();
+FHK_DEV auto one_by_one(F &&f) {
+  return [=](int q, const Four &four) {
     uint32_t found = 0;
 #pragma unroll
-    for (int k = 0; k < kAhead; k++) {
-      const int32_t row[4] = {now.v[k].x, now.v[k].y, now.v[k].z, now.v[k].w};
+    for (int e = 0; e < 4; e++) found += f(q, four.row[e]);
+    return found;
+  };
+}
+
+/* f(query, four KV rows) for all entries of the group's lists, and -1 for some that are not there; it returns how many
+ * of them are to be counted in sh.keys, where `count` asks for that. All lanes of a warp call it at once. What comes
+ * next is on its way while f works. ahead: of load_first. */
+template <bool kAligned, typename F>
+FHK_DEV void each_key(const Build &b, const Rows &rows, Ahead ahead, bool count, Shared &sh, F &&f) {
+  const int32_t lane = threadIdx.x & 31, step = b.parts * 128;
+  Walk now(b, rows);
+  uint32_t length = now.q < rows.queries ? sh.length[now.q] : 0;
+  while (now.q < rows.queries) {
+    Walk next = now;
+    next.on(b, length);
+    const uint32_t next_length = next.q < rows.queries ? sh.length[next.q] : 0;
+    const int32_t *from = next.list(b, rows);
+    int32_t left = static_cast<int32_t>(length - now.at),
+            coming = static_cast<int32_t>(next_length - next.at) - lane * 4;
+    uint32_t found = 0;
 #pragma unroll
-      for (int e = 0; e < 4; e++) found += f(q_now, static_cast<uint32_t>(row[e]));
+    for (int k = 0; k < kAhead; k++, left -= step, coming -= step, from += step) {
+      if (left > 0) {
+        Four four = {{static_cast<uint32_t>(ahead.v[k].x), static_cast<uint32_t>(ahead.v[k].y),
+                      static_cast<uint32_t>(ahead.v[k].z), static_cast<uint32_t>(ahead.v[k].w)}};
+        if (left < 128) {
+#pragma unroll
+          for (int e = 0; e < 4; e++)
+            if (left <= lane * 4 + e) four.row[e] = kNone;
+        }
+        found += f(now.q, four);
+      }
+      if (coming > 0) ahead.v[k] = load4<kAligned>(from, coming);
     }
     if (count) {
       found = __reduce_add_sync(~0u, found);
-      if (lane == 0) atomicAdd(&sh.keys[q_now], found);
+      if (lane == 0) atomicAdd(&sh.keys[now.q], found);
     }
+    now = next, length = next_length;
   }
 }
 
@@ -297,12 +288,13 @@ FHK_DEV uint32_t take_next(Shared &sh) {
   __syncthreads();
   return next;
 }
-FHK_DEV uint32_t first_row(const Build &b, const Rows &rows, const Lengths &lengths, Shared &sh) {
+template <bool kAligned>
+FHK_DEV uint32_t first_row(const Build &b, const Rows &rows, Shared &sh) {
   uint32_t least = kNone;
-  each_key(b, rows, lengths, Ahead(), false, false, sh, [&](int, uint32_t row) {
-    if (row < static_cast<uint32_t>(b.call.s_kv)) least = min(least, row);
-    return false;
-  });
+  each_key<kAligned>(b, rows, load_first<kAligned>(b, rows), false, sh, one_by_one([&](int, uint32_t row) {
+                       if (row < static_cast<uint32_t>(b.call.s_kv)) least = min(least, row);
+                       return false;
+                     }));
   offer_next(least, sh);
   return take_next(sh);
 }
@@ -311,19 +303,18 @@ FHK_DEV uint32_t first_row(const Build &b, const Rows &rows, const Lengths &leng
 
 /* Marks and counts the pages that hold a key; returns how many places they have. What lies behind the span is left
  * to the next one. */
-template <int kBits>
-FHK_DEV uint32_t number_pages(const Build &b, const Rows &rows, const Lengths &lengths, const Memory<kBits> &at,
-                              uint32_t start, Shared &sh) {
+template <bool kAligned>
+FHK_DEV uint32_t number_pages(const Build &b, const Rows &rows, const Memory &at, uint32_t start, Shared &sh) {
   for (uint32_t w = threadIdx.x; w < b.words; w += blockDim.x) at.pages[w] = make_uint2(0, 0);
   __syncthreads();
   uint32_t least = kNone;
-  each_key(b, rows, lengths, Ahead(), false, false, sh, [&](int, uint32_t row) {
-    const uint32_t page = (row - start) / kPage, bit = 1u << (page & 31);
-    if (row < start || row >= static_cast<uint32_t>(b.call.s_kv)) return false;
-    if (page >= b.words * 32) least = min(least, row);
-    else if (!kLookFirst || !(at.pages[page >> 5].x & bit)) atomicOr(&at.pages[page >> 5].x, bit);
-    return false;
-  });
+  each_key<kAligned>(b, rows, load_first<kAligned>(b, rows), false, sh, one_by_one([&](int, uint32_t row) {
+                       const uint32_t page = (row - start) / kPage, bit = 1u << (page & 31);
+                       if (row < start || row >= static_cast<uint32_t>(b.call.s_kv)) return false;
+                       if (page >= b.words * 32) least = min(least, row);
+                       else if (!kLookFirst || !(at.pages[page >> 5].x & bit)) atomicOr(&at.pages[page >> 5].x, bit);
+                       return false;
+                     }));
   offer_next(least, sh);
   __syncthreads();
   const uint32_t share = (b.words + blockDim.x - 1) / blockDim.x | 1; /* odd: threads start in different banks */
@@ -338,8 +329,7 @@ FHK_DEV uint32_t number_pages(const Build &b, const Rows &rows, const Lengths &l
 }
 
 /* Says of each page of the window which it is. */
-template <int kBits>
-FHK_DEV void name_pages(const Build &b, const Memory<kBits> &at, uint32_t from) {
+FHK_DEV void name_pages(const Build &b, const Memory &at, uint32_t from) {
   const uint32_t slots = b.places / kPage;
   for (uint32_t w = threadIdx.x; w < b.words; w += blockDim.x) {
     const uint2 word = at.pages[w];
@@ -350,8 +340,8 @@ FHK_DEV void name_pages(const Build &b, const Memory<kBits> &at, uint32_t from) 
 }
 
 /* Counted from the start of the span; past all places for a row that has none there. */
-template <bool kPaged, int kBits>
-FHK_DEV uint32_t place_of(const Build &b, const Memory<kBits> &at, uint32_t start, uint32_t row) {
+template <bool kPaged>
+FHK_DEV uint32_t place_of(const Build &b, const Memory &at, uint32_t start, uint32_t row) {
   if (!kPaged) return row;
   const uint32_t page = (row - start) / kPage, bit = page & 31;
   const uint2 word = at.pages[min(page >> 5, b.words - 1)];
@@ -359,66 +349,12 @@ FHK_DEV uint32_t place_of(const Build &b, const Memory<kBits> &at, uint32_t star
   return page < b.words * 32 && row < static_cast<uint32_t>(b.call.s_kv) ? place : kNone;
 }
 /* The way back: from a place in the window that starts at place `from` to a row of the span. */
-template <bool kPaged, int kBits>
-FHK_DEV uint32_t row_of(const Memory<kBits> &at, uint32_t from, uint32_t place) {
+template <bool kPaged>
+FHK_DEV uint32_t row_of(const Memory &at, uint32_t from, uint32_t place) {
   return kPaged ? at.page_of[place / kPage] * kPage + place % kPage : from + place;
 }
 
 /* ---- The map ---- */
-
-/* A unit of the map is what a thread looks at once: 16 places where they fit 16 bytes. */
-template <int kBits>
-constexpr int kUnitPlaces = kBits <= 8 ? 16 : 128 / kBits;
-
-/* The lowest bit of every `kBits` bits that has a bit set, those bits side by side. */
-template <int kBits>
-FHK_DEV uint32_t gather_bits(uint32_t x) {
-  if (kBits == 2) {
-    x = (x | x >> 1) & 0x55555555;
-    x = (x | x >> 1) & 0x33333333;
-    x = (x | x >> 2) & 0x0f0f0f0f;
-    x = (x | x >> 4) & 0x00ff00ff;
-    return (x | x >> 8) & 0xffff;
-  }
-  if (kBits == 4) {
-    x |= x >> 2;
-    x = (x | x >> 1) & 0x11111111;
-    x = (x | x >> 3) & 0x03030303;
-    x = (x | x >> 6) & 0x000f000f;
-    return (x | x >> 12) & 0xff;
-  }
-  return ((x & 0xffff) != 0) | (x >> 16 != 0) << 1; /* 16 */
-}
-
-/* A bit for each place of unit u that is not zero. */
-template <int kBits>
-FHK_DEV uint32_t not_zero(const uint8_t *map, uint32_t u) {
-  if (kBits == 2) return gather_bits<2>(reinterpret_cast<const uint32_t *>(map)[u]);
-  if (kBits == 4) {
-    const uint2 v = reinterpret_cast<const uint2 *>(map)[u];
-    return gather_bits<4>(v.x) | gather_bits<4>(v.y) << 8;
-  }
-  const uint4 v = reinterpret_cast<const uint4 *>(map)[u];
-  if constexpr (kBits == 8) { /* the top bit of each byte says it, times 1, 2, 4, .. 128 */
-    auto top = [](uint32_t x) { return (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) & 0x80808080; };
-    const uint32_t low = __dp4a(top(v.y), 0x80402010u, __dp4a(top(v.x), 0x08040201u, 0u));
-    const uint32_t high = __dp4a(top(v.w), 0x80402010u, __dp4a(top(v.z), 0x08040201u, 0u));
-    return low >> 7 | high << 1;
-  }
-  if constexpr (kBits == 16)
-    return gather_bits<16>(v.x) | gather_bits<16>(v.y) << 2 | gather_bits<16>(v.z) << 4 | gather_bits<16>(v.w) << 6;
-  if (kBits == 32) return (v.x != 0) | (v.y != 0) << 1 | (v.z != 0) << 2 | (v.w != 0) << 3;
-  return ((v.x | v.y) != 0) | ((v.z | v.w) != 0) << 1;
-}
-
-template <int kBits>
-FHK_DEV uint64_t members_at(const uint8_t *map, uint32_t place) {
-  if (kBits < 8) return map[place * kBits / 8] >> place * kBits % 8 & ((1u << kBits % 8) - 1);
-  if (kBits == 8) return map[place];
-  if (kBits == 16) return reinterpret_cast<const uint16_t *>(map)[place];
-  if (kBits == 32) return reinterpret_cast<const uint32_t *>(map)[place];
-  return reinterpret_cast<const uint64_t *>(map)[place];
-}
 
 /* Valid keys of the group so far. */
 FHK_DEV uint32_t all_keys(const Rows &rows, const Shared &sh) {
@@ -441,80 +377,148 @@ struct Union {
   bool skipped;
 };
 
+/* Words of the map for the places of one query. */
+FHK_DEV uint32_t words_of(uint32_t places) { return (places + kPlaceLine - 1) / kPlaceLine * (kPlaceLine / 32); }
+FHK_DEV void zero_map(const Memory &at, uint32_t words) {
+  for (uint32_t u = threadIdx.x; u < words / 4; u += blockDim.x)
+    reinterpret_cast<uint4 *>(at.map)[u] = make_uint4(0, 0, 0, 0);
+}
+
+/* Sets the bits of four entries in a query's words of the map, at shared address `map`; returns how many of them have a
+ * place. Four places in a row take one atomic, or two: windows, lists of all rows, pools of four. All lanes of a warp
+ * call it at once. */
+FHK_DEV uint32_t set_bits(uint32_t map, const uint32_t place[4], uint32_t places) {
+  const uint32_t largest = max(max(place[0], place[1]), max(place[2], place[3]));
+  auto one = [=](uint32_t p, bool here) { ptx::or_shared(map + ((p & ~31u) >> 3), 1u << (p & 31), here); };
+  if (__all_sync(~0u, largest < places)) { /* no branch a key */
+    const bool run = place[1] - place[0] == 1 && place[2] - place[0] == 2 && place[3] - place[0] == 3;
+    if (__all_sync(~0u, place[3] - place[0] == 3) && __all_sync(~0u, run)) {
+      const uint32_t bit = place[0] & 31, at = map + place[0] / 32 * 4;
+      ptx::or_shared(at, 15u << bit, true);
+      if (bit > 28) ptx::or_shared(at + 4, 7u >> (31 - bit), true);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; e++) one(place[e], true);
+    }
+    return 4;
+  }
+  uint32_t found = 0;
+#pragma unroll
+  for (int e = 0; e < 4; e++) {
+    one(place[e], place[e] < places);
+    found += place[e] < places;
+  }
+  return found;
+}
+
+/* f(word) for the words of some queries, which lie `words` apart: loads first, as many as there are, up to 8. */
+template <int kCount, typename F>
+FHK_DEV void some_words(const uint32_t *&from, uint32_t words, F &f) {
+  uint32_t here[kCount];
+#pragma unroll
+  for (int k = 0; k < kCount; k++, from += words) here[k] = *from;
+#pragma unroll
+  for (int k = 0; k < kCount; k++) f(here[k]);
+}
+template <typename F>
+FHK_DEV void each_word(const uint32_t *from, uint32_t words, int queries, F &&f) {
+#pragma unroll 1
+  for (int left = queries; left >= 8; left -= 8) some_words<8>(from, words, f);
+  if (queries & 4) some_words<4>(from, words, f);
+  if (queries & 2) some_words<2>(from, words, f);
+  if (queries & 1) some_words<1>(from, words, f);
+}
+
+/* The bits that any of the queries has in its word. */
+FHK_DEV uint32_t any_of(const uint32_t *from, uint32_t words, int queries) {
+  uint32_t any = 0;
+  each_word(from, words, queries, [&](uint32_t word) { any |= word; });
+  return any;
+}
+
+/* Who chose a place: of up to 32 queries. */
+FHK_DEV uint32_t who_of(const uint32_t *from, uint32_t words, uint32_t place, int queries) {
+  uint32_t who = 0;
+  each_word(from, words, queries, [&](uint32_t word) { who = __funnelshift_r(who, word >> (place & 31), 1); });
+  return who >> (32 - queries);
+}
+
 /* The entries of all windows of one span, behind those that are there. last: no other span has keys. */
-template <int kBits, bool kPaged>
-FHK_DEV void map_span(const Build &b, const Rows &rows, const Lengths &lengths, const Ahead &early,
-                      const Memory<kBits> &at, uint32_t start, uint32_t all, bool last, Union &result, Shared &sh) {
-  constexpr uint32_t kPlaces = kUnitPlaces<kBits>;
-  constexpr int kSteps = kPaged ? kMostSteps / 2 : kMostSteps; /* pages need registers too */
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+template <bool kPaged, bool kAligned>
+FHK_DEV void map_span(const Build &b, const Rows &rows, Ahead &ahead, const Memory &at, uint32_t start, uint32_t all,
+                      bool last, Union &result, Shared &sh) {
+  const uint32_t lane = threadIdx.x & 31;
   const uint32_t map = ptx::smem_addr(at.map), threads = blockDim.x, room = kListed * threads;
-  int32_t *token = b.plan.token + rows.group * b.plan.capacity;
-  uint64_t *member = b.plan.member + rows.group * b.plan.capacity;
+  int32_t *tokens = b.plan.token + rows.group * b.plan.capacity;
+  uint64_t *members = b.plan.member + rows.group * b.plan.capacity;
   uint32_t bits = 0;
-  for (uint32_t from = 0; from < all && !result.skipped; from += b.places) {
-    const uint32_t places = min(all - from, b.places), units = (places + kPlaces - 1) / kPlaces;
-    for (uint32_t u = threadIdx.x; u < (places * kBits + 127) / 128; u += threads)
-      reinterpret_cast<uint4 *>(at.map)[u] = make_uint4(0, 0, 0, 0);
-    if (kPaged) name_pages(b, at, from);
+  for (uint32_t from = 0;;) {
+    const uint32_t places = min(all - from, b.places), stride = words_of(places), words = (places + 31) / 32;
+    if (kPaged || from > 0) zero_map(at, rows.queries * stride);
+    if (kPaged) name_pages(b, at, from), ahead = load_first<kAligned>(b, rows);
     __syncthreads();
-    each_key(b, rows, lengths, early, !kPaged && from == 0, true, sh, [&](int q, uint32_t row) {
-      const uint32_t place = place_of<kPaged>(b, at, start, row) - from, bit = place * kBits + q;
-      const bool here = place < places;
-      ptx::or_shared(map + bit / 32 * 4, 1u << (bit & 31), here);
-      return here;
+    each_key<kAligned>(b, rows, ahead, true, sh, [&](int q, const Four &four) {
+      uint32_t place[4];
+#pragma unroll
+      for (int e = 0; e < 4; e++) place[e] = place_of<kPaged>(b, at, start, four.row[e]) - from;
+      return set_bits(map + q * stride * 4, place, places);
     });
     __syncthreads();
-    const bool whole = last && all <= b.places; /* all keys have been counted */
-    for (uint32_t first = 0; first < units && !result.skipped; first += kSteps * threads) {
-      uint32_t held[kSteps], total = 0; /* of a unit: its places, and above bit 16 where the first stands */
-#pragma unroll
-      for (int k = 0; k < kSteps; k++) {
-        const uint32_t u = first + k * threads + threadIdx.x;
-        held[k] = 0;
-        if (first + k * threads >= units) continue;
-        held[k] = u < units ? not_zero<kBits>(at.map, u) : 0;
-        uint32_t upto = 0;
-        if (__any_sync(~0u, held[k] != 0)) { /* whole stretches are empty: a window's tokens are few of all */
-          const uint32_t own = __popc(held[k]);
-          upto = warp_scan(own);
-          held[k] |= (upto - own) << 16;
+    /* A lane a word: who of its places is chosen, and how many before it in these 32 words, a segment. */
+    const uint32_t segments = (words + 31) / 32;
+    for (uint32_t u = threadIdx.x; u < segments * 32; u += threads) {
+      const uint32_t chosen = u < words ? any_of(at.map + u, stride, rows.queries) : 0, own = __popc(chosen);
+      uint32_t upto = 0;
+      if (__any_sync(~0u, own)) upto = warp_scan(own); /* whole stretches are empty: of a window's rows few count */
+      if (u < words) at.chosen[u] = chosen, at.before[u] = static_cast<uint16_t>(upto - own);
+      if (lane == 31) at.sums[u / 32] = static_cast<uint16_t>(upto);
+    }
+    __syncthreads();
+    /* Each warp adds up all segments, two a lane. */
+    const uint32_t low = lane * 2 < segments ? at.sums[lane * 2] : 0,
+                   both = low + (lane * 2 + 1 < segments ? at.sums[lane * 2 + 1] : 0), upto = warp_scan(both),
+                   total = __shfl_sync(~0u, upto, 31);
+    if (last && all <= b.places && !b.every) /* all keys have been counted */
+      result.skipped = may_skip(b, result.entries + total, rows.queries, all_keys(rows, sh));
+    for (uint32_t done = 0; done < total && !result.skipped && !b.every; done += room) {
+      const uint32_t listed = min(total - done, room);
+      for (uint32_t h = threadIdx.x; h < segments * 64; h += threads) { /* half a word: dense ones are work for all */
+        const uint32_t segment = h / 64, word = h / 2, half = h % 2 * 16;
+        const uint32_t before =
+            __shfl_sync(~0u, upto - both, segment / 2) + (segment % 2 ? __shfl_sync(~0u, low, segment / 2) : 0);
+        const uint32_t chosen = word < words ? at.chosen[word] : 0;
+        uint32_t left = chosen >> half & 0xffff, e = 0;
+        if (left)
+          e = before + at.before[word] + (half ? __popc(chosen & 0xffff) : 0) - done; /* wraps where it was
+                                                                                                 listed before */
+        for (uint32_t end = e + __popc(left); left; e++) { /* from both ends; the middle one may be listed twice */
+          const uint32_t first = __ffs(left) - 1, high = 31 - __clz(left);
+          end--;
+          if (e < listed) at.listed[e] = static_cast<uint16_t>(word * 32 + half + first);
+          if (end < listed) at.listed[end] = static_cast<uint16_t>(word * 32 + half + high);
+          left &= left - 1, left &= ~(1u << high);
         }
-        if (lane == 31) at.sums[k * warps + warp] = static_cast<uint16_t>(upto);
       }
       __syncthreads();
-#pragma unroll
-      for (int k = 0; k < kSteps; k++) {
-        if (first + k * threads >= units) continue;
-        const uint32_t sum = lane < warps ? at.sums[k * warps + lane] : 0;
-        const uint32_t both = __reduce_add_sync(~0u, sum | (lane < warp ? sum << 16 : 0));
-        held[k] += (total + (both >> 16)) << 16;
-        total += both & 0xffff;
+      int32_t *token = tokens + (result.entries + done);
+      uint64_t *member = members + (result.entries + done);
+      for (uint32_t e = threadIdx.x; e < listed; e += threads) {
+        const uint32_t place = at.listed[e], *word = at.map + place / 32;
+        const uint32_t who = who_of(word, stride, place, min(rows.queries, 32));
+        uint32_t more = 0;
+        if (rows.queries > 32) more = who_of(word + 32 * stride, stride, place, rows.queries - 32);
+        token[e] = static_cast<int32_t>(start + row_of<kPaged>(at, from, place));
+        member[e] = static_cast<uint64_t>(more) << 32 | who;
+        bits += __popc(who);
+        if (rows.queries > 32) bits += __popc(more);
       }
-      if (whole && !b.every) result.skipped = may_skip(b, result.entries + total, rows.queries, all_keys(rows, sh));
-      for (uint32_t done = 0; done < total && !result.skipped && !b.every; done += room) {
-        const uint32_t listed = min(total - done, room);
-#pragma unroll
-        for (int k = 0; k < kSteps; k++) {
-          if (first + k * threads >= units) continue;
-          const uint32_t place = (first + k * threads + threadIdx.x) * kPlaces;
-          uint32_t e = (held[k] >> 16) - done; /* wraps where it was listed before */
-          for (uint32_t chosen = held[k] & 0xffff; chosen; chosen &= chosen - 1, e++)
-            if (e < listed) at.listed[e] = static_cast<uint16_t>(place + __ffs(chosen) - 1);
-        }
-        __syncthreads();
-        for (uint32_t e = threadIdx.x; e < listed; e += threads) {
-          const uint32_t place = at.listed[e], to = result.entries + done + e;
-          const uint64_t who = members_at<kBits>(at.map, place);
-          token[to] = static_cast<int32_t>(start + row_of<kPaged>(at, from, place));
-          member[to] = who;
-          bits += kBits == 64 ? __popcll(who) : __popc(static_cast<uint32_t>(who));
-        }
-        __syncthreads(); /* the list has been read, and in the end sums and map */
-      }
-      if (total == 0 || b.every) __syncthreads();
-      result.entries += total;
+      __syncthreads(); /* the list has been read */
     }
+    result.entries += total;
+    from += b.places; /* below 2^32 */
+    if (from >= all || result.skipped) break;
+    __syncthreads(); /* sums and map have been read */
+    if (!kPaged) ahead = load_first<kAligned>(b, rows);
   }
   bits = __reduce_add_sync(~0u, bits);
   if (lane == 0) atomicAdd(&sh.bits, bits);
@@ -522,13 +526,13 @@ FHK_DEV void map_span(const Build &b, const Rows &rows, const Lengths &lengths, 
 
 /* The same with a counter of 2^log bits for each (place, query), which takes repeats: a place has as many copies as
  * its largest counter says. */
-template <int kBits, bool kPaged>
-FHK_DEV void count_span(const Build &b, const Rows &rows, const Lengths &lengths, const Memory<kBits> &at,
-                        uint32_t start, uint32_t all, Union &result, int log, Shared &sh) {
+template <bool kPaged, bool kAligned>
+FHK_DEV void count_span(const Build &b, const Rows &rows, const Memory &at, uint32_t start, uint32_t all, Union &result,
+                        int log, Shared &sh) {
   const int queries = rows.queries;
-  uint32_t *word = reinterpret_cast<uint32_t *>(at.map);
+  uint32_t *word = at.map;
   const uint32_t mask = ~0u >> (32 - (1 << log));
-  const uint32_t window = min((b.places * kBits >> log) / queries / kPage * kPage, b.places);
+  const uint32_t window = min((b.places * b.plan.group >> log) / queries / kPage * kPage, b.places);
   auto counter = [&](uint32_t place, int q) {
     const uint32_t bit = place * queries + q << log;
     return word[bit / 32] >> bit % 32 & mask;
@@ -539,11 +543,12 @@ FHK_DEV void count_span(const Build &b, const Rows &rows, const Lengths &lengths
     for (uint32_t k = threadIdx.x; k < (window * queries << log) / 32; k += blockDim.x) word[k] = 0;
     if (kPaged) name_pages(b, at, from);
     __syncthreads();
-    each_key(b, rows, lengths, Ahead(), false, false, sh, [&](int q, uint32_t row) {
-      const uint32_t place = place_of<kPaged>(b, at, start, row) - from, bit = place * queries + q << log;
-      if (place < min(window, all - from)) atomicAdd(word + bit / 32, 1u << bit % 32);
-      return false;
-    });
+    each_key<kAligned>(b, rows, load_first<kAligned>(b, rows), false, sh, one_by_one([&](int q, uint32_t row) {
+                         const uint32_t place = place_of<kPaged>(b, at, start, row) - from,
+                                        bit = place * queries + q << log;
+                         if (place < min(window, all - from)) atomicAdd(word + bit / 32, 1u << bit % 32);
+                         return false;
+                       }));
     __syncthreads();
     for (uint32_t first = 0; first < window; first += blockDim.x) {
       const uint32_t k = first + threadIdx.x;
@@ -564,22 +569,21 @@ FHK_DEV void count_span(const Build &b, const Rows &rows, const Lengths &lengths
 }
 
 /* All spans. kRepeats: with counters of 2^log bits. */
-template <int kBits, bool kPaged, bool kRepeats>
-FHK_DEV Union unite(const Build &b, const Rows &rows, const Lengths &lengths, const Ahead &early,
-                    const Memory<kBits> &at, int log, Shared &sh) {
+template <bool kPaged, bool kAligned, bool kRepeats>
+FHK_DEV Union unite(const Build &b, const Rows &rows, Ahead &ahead, const Memory &at, int log, Shared &sh) {
   uint32_t start = 0;
   Union result = {0, false};
-  if (kPaged && b.call.s_kv > static_cast<int64_t>(b.words) * 32 * kPage) start = first_row(b, rows, lengths, sh);
+  if (kPaged && b.call.s_kv > static_cast<int64_t>(b.words) * 32 * kPage) start = first_row<kAligned>(b, rows, sh);
   while (start != kNone && !result.skipped) {
     uint32_t all = static_cast<uint32_t>(b.call.s_kv), next = kNone;
     if (kPaged) {
       start -= start % kPage;
-      all = number_pages(b, rows, lengths, at, start, sh);
+      all = number_pages<kAligned>(b, rows, at, start, sh);
       next = take_next(sh);
     }
     const bool last = start == 0 && next == kNone; /* of one span: then all keys are known when it is mapped */
-    if constexpr (kRepeats) count_span<kBits, kPaged>(b, rows, lengths, at, start, all, result, log, sh);
-    else map_span<kBits, kPaged>(b, rows, lengths, early, at, start, all, last, result, sh);
+    if constexpr (kRepeats) count_span<kPaged, kAligned>(b, rows, at, start, all, result, log, sh);
+    else map_span<kPaged, kAligned>(b, rows, ahead, at, start, all, last, result, sh);
     start = next;
   }
   return result;
@@ -594,36 +598,34 @@ FHK_DEV bool none_packed(const Build &b) {
   return static_cast<double>(saved) * static_cast<double>(b.plan.groups) < b.wanted * b.sampled;
 }
 
-template <int kBits, bool kPaged>
+template <bool kPaged, bool kAligned>
 __global__ void __launch_bounds__(kMaxThreads) build_group(const __grid_constant__ Build b) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ Shared sh;
-  const int lane = threadIdx.x & 31;
   if (threadIdx.x < kMaxGroup) sh.keys[threadIdx.x] = 0;
   if (threadIdx.x == 0) sh.next = kNone, sh.bits = 0;
+  const Memory at(b, memory);
+  if (!kPaged) zero_map(at, b.plan.group * words_of(min(static_cast<uint32_t>(b.call.s_kv), b.places)));
   ptx::wait_for_grid_before();
   ptx::let_grid_behind_start(); /* the order, or the groups behind a sample, which wait for this grid */
   const Rows rows = find_rows(b, b.every ? static_cast<uint32_t>(blockIdx.x * b.every) : blockIdx.x);
-  const Lengths lengths = {lane < rows.queries ? list_length(b.call, rows.first + lane) : 0,
-                           lane + 32 < rows.queries ? list_length(b.call, rows.first + lane + 32) : 0};
-  const Memory<kBits> at(b, memory);
   Union result = {0, false};
   uint32_t keys = 0;
   if (b.sample && !b.every && none_packed(b)) {
     result.skipped = true;
     __syncthreads(); /* sh.keys is there */
   } else if (rows.queries > 0) {
-    Ahead early = {};
+    Ahead ahead = load_first<kAligned>(b, rows);
+    if (threadIdx.x < rows.queries) sh.length[threadIdx.x] = list_length(b.call, rows.first + threadIdx.x);
     if (kPaged) __syncthreads();
-    else early = fetch_early(b, rows);
-    result = unite<kBits, kPaged, false>(b, rows, lengths, early, at, 0, sh);
+    result = unite<kPaged, kAligned, false>(b, rows, ahead, at, 0, sh);
     __syncthreads();
     keys = all_keys(rows, sh);
     if (!b.every && !result.skipped && sh.bits != keys) { /* lists have a row twice: so often at most, once more where
                                                              it stands first */
       const uint32_t most = keys - sh.bits + 1;
       const int log = most < 1 << 2 ? 1 : most < 1 << 4 ? 2 : most < 1 << 8 ? 3 : most < 1 << 16 ? 4 : 5;
-      result = unite<kBits, kPaged, true>(b, rows, lengths, Ahead(), at, log, sh);
+      result = unite<kPaged, kAligned, true>(b, rows, ahead, at, log, sh);
     }
   }
   if (b.every) {
@@ -675,8 +677,8 @@ struct Order {
 /* A warp a group, which counts those that go before it, and one more. */
 __global__ void __launch_bounds__(kOrderThreads) order_direct(const __grid_constant__ Order o) {
   const int lane = threadIdx.x & 31, g = (blockIdx.x * kOrderThreads + threadIdx.x) >> 5;
-  ptx::wait_for_grid_before();
   ptx::let_grid_behind_start();
+  ptx::wait_for_grid_before();
   if (g == o.groups) {
     const int32_t from = packed_from(o.saves, o.groups, o.costs);
     if (lane == 0) *o.packed_from = from;
@@ -756,7 +758,7 @@ inline uint64_t scratch_part(uint64_t groups) { return fh_plan_part(groups, size
 
 /* How the groups of a call are built. */
 struct Shape {
-  int bits;        /* of a place: 2, 4, .. 64, one a query */
+  int bits;        /* of a place, one a query */
   int threads;     /* of a CTA */
   uint32_t places; /* of a window */
   uint32_t words;  /* of the pages' bitmap, 0: places are KV rows */
@@ -764,20 +766,14 @@ struct Shape {
 };
 
 using Kernel = void (*)(Build);
-constexpr int kWidths = 6; /* of a place: 2 << 0 .. 2 << 5 bits */
-inline Kernel kernel_of(const Shape &shape) {
-  static constexpr Kernel kernels[kWidths][2] = {
-      {build_group<2, false>, build_group<2, true>},   {build_group<4, false>, build_group<4, true>},
-      {build_group<8, false>, build_group<8, true>},   {build_group<16, false>, build_group<16, true>},
-      {build_group<32, false>, build_group<32, true>}, {build_group<64, false>, build_group<64, true>}};
-  int width = 0;
-  while (2 << width < shape.bits) width++;
-  return kernels[width][shape.words > 0];
+inline Kernel kernel_of(bool paged, bool aligned) {
+  if (paged) return aligned ? build_group<true, true> : build_group<true, false>;
+  return aligned ? build_group<false, true> : build_group<false, false>;
 }
 
 /* Of Memory. */
 inline uint64_t shared_bytes(uint64_t bits, uint64_t places, uint64_t words, uint64_t threads) {
-  return places / 8 * bits + words * 8 + (words ? places / kPage * 4 : 0) + kMostSteps * threads / 32 * 2 +
+  return places / 8 * bits + words * 8 + (words ? places / kPage * 4 : 0) + places / 32 * 6 + kSegments * 2 +
          kListed * threads * 2;
 }
 
@@ -814,8 +810,7 @@ inline Shape shape_of(const fh_call *call, int64_t groups, const fhk_gpu *gpu) {
   const int64_t resident = kResidentThreads / (capacity < 4 * kLeastThreads * kKeysPerThread ? kLeastThreads : 128);
   const int64_t most = per_sm < resident ? per_sm : resident, few = most < resident / 2 ? most : resident / 2;
   const uint64_t rows = (static_cast<uint64_t>(call->s_kv) + kPlaceLine - 1) / kPlaceLine * kPlaceLine;
-  shape.bits = 2;
-  while (shape.bits < call->group) shape.bits *= 2;
+  shape.bits = call->group;
   auto room = [&](int64_t sharing,
                   uint64_t words) { /* what so many CTAs leave each other */
                                     shape.words = static_cast<uint32_t>(words);
@@ -834,7 +829,8 @@ inline Shape shape_of(const fh_call *call, int64_t groups, const fhk_gpu *gpu) {
       places = shape.places;
     }
   }
-  const uint64_t least = kLeastMap * 8 / shape.bits; /* counters of repeats have their place there too */
+  /* Counters of repeats have their place there too. */
+  const uint64_t least = (kLeastMap * 8 / shape.bits + kPlaceLine - 1) / kPlaceLine * kPlaceLine;
   shape.places = static_cast<uint32_t>(places > least ? places : least);
   shape.shared = static_cast<uint32_t>(shared_bytes(shape.bits, shape.places, shape.words, shape.threads));
   return shape;
@@ -846,7 +842,8 @@ inline cudaError_t launch(Build b, const Shape &shape, int64_t ctas, const fhk_g
   b.places = shape.places;
   b.words = shape.words;
   b.parts = warps > b.plan.group ? warps / b.plan.group : 1;
-  return launch_behind(gpu->capability, kernel_of(shape), ctas, shape.threads, shape.shared, stream, b);
+  return launch_behind(gpu->capability, kernel_of(shape.words > 0, b.aligned), ctas, shape.threads, shape.shared,
+                       stream, b);
 }
 
 /* Whether a sample of the groups says first if any is to be packed: a plan for one call whose rows, if they are not
@@ -865,10 +862,8 @@ int fhk_plan_prepare(void) {
   int device = 0, most = 0;
   cudaError_t status = cudaGetDevice(&device);
   if (status == cudaSuccess) status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (int k = 0; k < 2 * kWidths && status == cudaSuccess; k++) {
-    const Shape shape = {2 << k / 2, 0, 0, static_cast<uint32_t>(k % 2), 0};
-    status = cudaFuncSetAttribute(kernel_of(shape), cudaFuncAttributeMaxDynamicSharedMemorySize, most - 1024);
-  }
+  for (int k = 0; k < 4 && status == cudaSuccess; k++)
+    status = cudaFuncSetAttribute(kernel_of(k / 2, k % 2), cudaFuncAttributeMaxDynamicSharedMemorySize, most - 1024);
   return status;
 }
 
