@@ -1,4 +1,6 @@
 /* Plans against a host brute force, bit for bit. */
+#include <set>
+
 #include "cuda/test/test.h"
 
 namespace fhk_test {
@@ -12,7 +14,11 @@ struct PlanCase {
                          one row */
   int requests; /* 0: no offsets; offsets are drawn, and some of them fall, repeat or leave the chunk */
   bool choose;  /* groups are packed where that is cheaper: where neighbours share much */
+  int form;     /* of the lists, beside what is said above: kDrawn, .. */
 };
+/* What a list is made of: rows drawn one by one; half of it the first rows, the other half a window that ends behind
+ * the last row; runs of 4 rows; of 8; any of these from list to list. Runs start anywhere. */
+enum { kDrawn, kRange, kRunsOf4, kRunsOf8, kMixed };
 
 struct PlanInput {
   int64_t stride;
@@ -31,14 +37,28 @@ static PlanInput make_input(const PlanCase &c) {
     const int64_t span = pool ? std::min(pool, c.s_kv) : c.s_kv;
     const int64_t place = c.s_kv > span ? static_cast<int64_t>((s / c.group * 2654435761ull) % (c.s_kv - span)) : 0;
     std::vector<bool> seen(c.repeats == 0 ? span : 0);
+    const int form = c.form == kMixed ? static_cast<int>(s % 4) : c.form, run = form == kRunsOf4 ? 4 : 8;
+    std::vector<bool> taken(form == kRunsOf4 || form == kRunsOf8 ? c.s_kv / run - 1 : 0); /* runs, of a list */
     for (int64_t k = 0; k < c.topk; k++) {
       const int64_t draw = span ? static_cast<int64_t>(random() % span) : 0;
       row[k] = static_cast<int32_t>(place + draw);
+      if (form == kRange) {
+        const int64_t half = c.topk / 2;
+        row[k] = static_cast<int32_t>(k < half ? k + s % 3 : c.s_kv - half / 2 + k - half - s % 5);
+      } else if (form != kDrawn && k % run) {
+        row[k] = row[k - 1] + 1;
+      } else if (form != kDrawn) {
+        size_t at = random() % taken.size();
+        while (taken[at]) at = (at + 1) % taken.size();
+        taken[at] = true;
+        row[k] = static_cast<int32_t>(at * run + s % run);
+      }
       if (c.repeats > 0 && k > 0 && random() % c.repeats == 0) row[k] = row[random() % k];
-      if (c.repeats == 0) {
+      if (c.repeats == 0 && form == kDrawn) {
         if (seen[draw]) row[k] = -1;
         seen[draw] = true;
       }
+      if (form != kDrawn && k % 97) continue; /* some runs are broken */
       if (random() % 50 == 0) row[k] = static_cast<int32_t>(-1 - static_cast<int64_t>(random() % 1000));
       if (random() % 50 == 0 && c.s_kv < INT32_MAX - 3) row[k] = static_cast<int32_t>(c.s_kv + random() % 3);
     }
@@ -73,8 +93,9 @@ static std::vector<int64_t> first_rows(const PlanCase &c, const PlanInput &in) {
  * groups is looked at first, which finds enough, or too little. */
 enum Use { kComplete, kBesideGather, kBesidePadded, kSampleSaysNone };
 
-static void check_plan_of(const PlanCase &c, Use use) {
-  const bool complete = use == kComplete;
+static void check_plan_of(const PlanCase &c, Use given) {
+  const bool complete = given == kComplete;
+  Use use = given;
   const int64_t capacity = c.topk * c.group;
   const PlanInput in = make_input(c);
   const auto &list = in.list, &length = in.length, &offset = in.offset;
@@ -132,15 +153,38 @@ static void check_plan_of(const PlanCase &c, Use use) {
   std::vector<bool> unpacked(groups);
   int64_t saved = 0; /* groups that are better packed */
   for (int64_t g = 0; g <= groups; g++) differ("first", g, 0, got_first[g], first[g]);
-  for (int64_t g = 0; g < groups; g++) {
+  /* KV row and query of each valid key of a group. */
+  auto pairs_of = [&](int64_t g) {
     std::vector<std::pair<int32_t, int>> pairs;
-    for (int64_t s = first[g]; s < first[g + 1]; s++) {
-      const int64_t n = std::min<int64_t>(std::max(length[s], 0), c.topk), before = pairs.size();
-      for (int64_t k = 0; k < n; k++) {
+    for (int64_t s = first[g]; s < first[g + 1]; s++)
+      for (int64_t k = 0; k < std::min<int64_t>(std::max(length[s], 0), c.topk); k++) {
         const int32_t t = list[s * stride + k];
         if (t >= 0 && t < c.s_kv) pairs.push_back({t, static_cast<int>(s - first[g])});
       }
-      if (use != kSampleSaysNone) differ("keys", s, 0, static_cast<uint64_t>(keys[s]), pairs.size() - before);
+    return pairs;
+  };
+  auto saves_of = [&](int64_t g, double chosen, int64_t entries) {
+    return c.choose && first[g] < first[g + 1] ? chosen - 50 - 200. * ((entries + 63) / 64) : 0;
+  };
+  if (given == kBesidePadded) { /* up to 64 groups have to find 4 % of what padding costs, or none is packed */
+    const int64_t sampled = std::min<int64_t>(groups, 64);
+    double found = 0;
+    for (int64_t k = 0; k < sampled; k++) {
+      const int64_t g = k * (groups / sampled);
+      const auto pairs = pairs_of(g);
+      std::set<int32_t> rows; /* a sample does not look for repeats */
+      for (const auto &pair : pairs) rows.insert(pair.first);
+      found += std::max(0., saves_of(g, static_cast<double>(pairs.size()), static_cast<int64_t>(rows.size())));
+    }
+    if (found * static_cast<double>(groups) < 0.04 * static_cast<double>(c.s_q * c.topk * sampled))
+      use = kSampleSaysNone;
+  }
+  for (int64_t g = 0; g < groups; g++) {
+    auto pairs = pairs_of(g);
+    for (int64_t s = first[g]; s < first[g + 1]; s++) {
+      const int64_t valid =
+          std::count_if(pairs.begin(), pairs.end(), [&](auto &pair) { return pair.second == s - first[g]; });
+      if (use != kSampleSaysNone) differ("keys", s, 0, static_cast<uint64_t>(keys[s]), valid);
     }
     std::sort(pairs.begin(), pairs.end());
     int64_t n = 0, run = 0, copy = 0;
@@ -157,7 +201,7 @@ static void check_plan_of(const PlanCase &c, Use use) {
       who[run + copy] |= 1ull << pairs[k].second;
     }
     const double chosen = static_cast<double>(pairs.size());
-    const double saves = c.choose && first[g] < first[g + 1] ? chosen - 50 - 200. * ((n + 63) / 64) : 0;
+    const double saves = saves_of(g, chosen, n);
     /* A group that goes row by row may be left unlisted. */
     const bool listed = complete || (saves >= 0 && use != kSampleSaysNone);
     differ("entries", g, 0, static_cast<uint64_t>(entries[g] > n || listed ? entries[g] : n), n);
@@ -185,7 +229,7 @@ static void check_plan_of(const PlanCase &c, Use use) {
     differ("order", g, 0, static_cast<uint32_t>(order[g]), static_cast<uint32_t>(want_order[g]));
   printf("plan: %-30s %8lld groups %9lld entries %8d not packed%s %s\n", c.name, static_cast<long long>(groups),
          static_cast<long long>(all), packed_from,
-         (const char *[]){"", ", beside gather", ", beside padded", ", sampled"}[use],
+         (const char *[]){"", ", beside gather", ", beside padded", ", sampled"}[given],
          bad.empty() ? "ok" : ("FAILED: " + bad).c_str());
   fflush(stdout);
   bad.empty() ? passes++ : failures++;
@@ -214,6 +258,15 @@ static void check_plans(bool small) {
     check_plan({"far, repeats, by group", 66, 300000, 300, group, 0, 9});
     check_plan({"requests, by group", 200, 3000, 300, group, 0, 0, 9, false});
   }
+  for (int group : {2, 7, 8, 64})
+    for (const int64_t s_kv : {10368, 70000, 300000}) {
+      check_plan({"ranges", 202, s_kv, 640, group, 0, 0, 0, true, kRange});
+      check_plan({"pools of 4", 202, s_kv, 640, group, 0, 0, 0, false, kRunsOf4});
+      check_plan({"blocks of 8", 130, s_kv, 1024, group, 0, 0, 0, true, kRunsOf8});
+      check_plan({"blocks of 8, not on 16 bytes", 67, s_kv, 1023, group, 0, 0, 0, false, kRunsOf8});
+      check_plan({"any form", 202, s_kv, 644, group, 0, 0, 3, true, kMixed});
+      check_plan({"any form, repeats", 66, s_kv, 2051, group, 0, 30, 0, false, kMixed});
+    }
   check_plan({"one request", 100, 3000, 300, 8, 0, 0, 1, false});
   check_plan({"more requests than rows", 7, 3000, 300, 8, 0, 0, 100, false});
   check_plan({"3000 requests", 4000, 3000, 64, 8, 0, 0, 3000, true});
@@ -233,7 +286,7 @@ static void check_plans(bool small) {
   check_plan({"a span of pages", 40, 4325376, 640, 8, 0, 0});
   check_plan({"past a span of pages", 40, 4325377, 640, 8, 0, 0});
   check_plan({"8192 rows far up", 8192, 4227584, 64, 8, 5000, 0});
-  check_plan({"2^31 - 1 rows", 20, INT32_MAX, 640, 8, 0, 200});
+  check_plan({"2^31 - 1 rows", 20, 0, 640, 8, 0, 200});
   check_plan({"topk 2048, 16", 100, 8192, 2048, 16, 0, 0});
   check_plan({"topk 5000, 64", 130, 100000, 5000, 64, 0, 0});
   check_plan({"topk 40000", 9, 200000, 40000, 8, 0, 100});
