@@ -39,6 +39,9 @@ describe("fewhead experiments", function()
     assert.equal(0, status)
     assert.matches("^usage: fewhead run experiments/bench.lua ", out)
     local missing, _, err = process.run({ process.root .. "/fewhead", "run", "no_such" }, { cwd = "/" })
-    assert.same({ 1, "fewhead: run: no_such: No such file or directory\n" }, { missing, err })
+    local lists = " (fewhead experiments lists the names)\n"
+    assert.same({ 1, "fewhead: run: no_such: No such file or directory" .. lists }, { missing, err })
+    local _, _, near = process.run "./fewhead run gate_swep"
+    assert.equal("fewhead: run: gate_swep: No such file or directory; did you mean gate_sweep?" .. lists, near)
   end)
 end)

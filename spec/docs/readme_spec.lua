@@ -70,11 +70,10 @@ local function target_of(block) return block.text:match("^%-%- in (lua/%S+%.lua)
 -- The file that a block is to be written to, nil for others.
 local function name_of(block) return block.text:match("^%-%- ([%w_]+%.lua)") end
 
--- Put a block in front of the last entry of a file: the comment that precedes it says so.
-local LAST_ENTRY = "-- What stands for a function; no name that one could give.\n"
+-- Put a block above the last line of a file.
 local function put(folder, block)
   local path = folder .. target_of(block)
-  local before, after = helper.read(path):match("^(.*)(" .. LAST_ENTRY:gsub("%p", "%%%0") .. ".*)$")
+  local before, after = helper.read(path):match("^(.*\n)(return M\n)$")
   assert(before, path .. ": no place for a block")
   helper.write(path, before .. block.text .. "\n" .. after)
 end

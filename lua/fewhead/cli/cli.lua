@@ -32,6 +32,15 @@ alone: `fewhead run gate_sweep`. `fewhead experiments` lists the names.
 A whole number that the script returns is the exit status.
 ]]
 
+-- What is said of a name that is no file: the experiment that it is likely to mean, where it has no slash.
+local function meant(name)
+  if name:find("/", 1, true) then return "" end
+  local names = {}
+  for i, one in ipairs(require("fewhead.cli.help").experiments()) do names[i] = one.name end
+  local near = args.nearest(name:gsub("%.lua$", ""), names)
+  return (near and ("; did you mean %s?"):format(near) or "") .. " (fewhead experiments lists the names)"
+end
+
 -- The file that `run NAME` means; nil and why there is none. A folder of that name, such as bench/, is no script.
 local function find_script(name)
   local reason
@@ -46,7 +55,7 @@ local function find_script(name)
     end
     reason = reason or err
   end
-  return nil, reason
+  return nil, reason .. meant(name)
 end
 
 function commands.run(argv)
