@@ -110,7 +110,8 @@ describe("./fewhead", function()
 
   it("names a file that is not there, status 1", function()
     local status, out, err = process.run { launcher, "run", "no_such.lua" }
-    assert.same({ 1, "", "fewhead: run: no_such.lua: No such file or directory (fewhead experiments lists the names)\n" }, { status, out, err })
+    assert.same({ 1, "",
+      "fewhead: run: no_such.lua: No such file or directory (fewhead experiments lists the names)\n" }, { status, out, err })
   end)
 
   it("prints one line of version", function()
