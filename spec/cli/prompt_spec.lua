@@ -220,6 +220,45 @@ describe("fewhead repl on a terminal", function()
     t:wait("\n100\n")
   end)
 
+  it("says in a line that readline is not there, and works without it", function()
+    local load = "local ffi = require 'ffi'; local load = ffi.load; function ffi.load(name, ...) "
+      .. "if name:find 'readline' then error 'none' end; return load(name, ...) end"
+    open { env = { LUA_INIT = load } }
+    t:wait("\nreadline: not found, so no line editing, history or completion (make repl installs it)\n1>")
+    line "20 + 1"
+    t:wait("\n21\n2>")
+    t:key "C-c"
+    t:wait("2>", 2)
+    t:key "C-d"
+    t:wait("status 0")
+  end)
+
+  it("breaks help at words where the terminal is narrow", function()
+    open { columns = 60 }
+    line "fh.preset.check?"
+    t:wait('WHAT: got .., wanted one of 35 names (fewhead\nrun gate_sweep --list lists them)", and')
+  end)
+
+  it("loads changed modules anew on :reload, and objects go on working", function()
+    local copy = state .. "copy/"
+    local _, status = helper.shell(("mkdir %s && cd %s && R=%s && cp -R $R/fewhead $R/lua . && ln -s $R/lib $R/build ."):format(
+      copy, copy, helper.quoted(process.root)))
+    assert.equal(0, status)
+    open({}, ("cd %s && ./fewhead repl"):format(copy))
+    line "g = fh.gate.new { min_sq = 512 }"
+    t:wait("2>")
+    line "fh.preset.tp"
+    t:wait("\n{ 1, 2, 4, 8, 16 }\n3>")
+    local path = copy .. "lua/fewhead/case/preset.lua"
+    local text, count = helper.read(path):gsub("local TP = { 1, 2, 4, 8, 16 }", "local TP = { 1, 2 }")
+    assert.equal(1, count)
+    helper.write(path, text)
+    line ":reload"
+    t:wait(" modules loaded anew; the C library stays as it was loaded\n3>")
+    line "fh.preset.tp, g:native(8, 512)"
+    t:wait("\n{ 1, 2 }\ntrue\n4>")
+  end)
+
   it("sends no escape code to a dumb terminal, where Ctrl-C and Ctrl-D work", function()
     local log = state .. "log"
     open({ env = { TERM = "dumb", SHELL = "/bin/sh" } }, "script -qec 'exec ./fewhead repl' " .. log)

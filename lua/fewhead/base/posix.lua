@@ -16,6 +16,8 @@ if not pcall(ffi.typeof, "fewhead_sigset") then
   typedef struct { size_t count; char **paths; size_t rest[7]; } fewhead_glob; /* at least glob_t, which is 72 bytes */
   int getpid(void);
   int isatty(int fd);
+  typedef struct { unsigned short rows, columns, width, height; } fewhead_winsize;
+  int ioctl(int fd, unsigned long request, ...);
   int fileno(void *stream);
   int ferror(void *stream);
   int fsync(int fd);
@@ -70,6 +72,15 @@ function M.pid() return C.getpid() end
 
 --- Is this file descriptor a terminal?
 function M.is_terminal(fd) return C.isatty(fd) == 1 end
+
+local TIOCGWINSZ = 0x5413
+
+--- The columns of the terminal that a file descriptor is; nil for none, or one that does not say.
+function M.columns(fd)
+  local size = ffi.new("fewhead_winsize")
+  if C.ioctl(fd, TIOCGWINSZ, size) ~= 0 or size.columns == 0 then return nil end
+  return size.columns
+end
 
 --- Make every folder that leads to the file `path`. true | nil, error.
 function M.make_folders(path)

@@ -7,11 +7,17 @@
 -- @module fewhead.cli.command
 local args = require "fewhead.base.arguments"
 local colour = require "fewhead.cli.colour"
+local posix = require "fewhead.base.posix"
 local show = require "fewhead.cli.show"
 
 local M = {}
 
+local STDOUT = 1
+
 local function say(text) io.stdout:write(text, "\n") end
+
+-- Help, broken at the words where the terminal is narrow.
+local function explain(text) say(require("fewhead.cli.help").wrapped(text, posix.columns(STDOUT))) end
 
 local HELP = [[
 Type Lua; the library is `fh`. An expression prints its value, which is then `_` and Out[n]; a `local` stays for the next lines.
@@ -36,8 +42,8 @@ local function value_of(prompt, name)
 end
 
 local function help(prompt, name)
-  if name == "" then return say(HELP) end
-  say(require("fewhead.cli.help").about(name, value_of(prompt, name)))
+  if name == "" then return explain(HELP) end
+  explain(require("fewhead.cli.help").about(name, value_of(prompt, name)))
 end
 
 -- ---- Settings ----------------------------------------------------------------------------------------------------------------
@@ -171,13 +177,13 @@ end
 --- By name: command(prompt, rest of the line).
 M.commands = {
   help = help, time = time, load = load_sweep, run = run_file, save = save, set = set, reload = reload,
-  doc = function() say(require("fewhead.cli.help").overview()) end,
+  doc = function() explain(require("fewhead.cli.help").overview()) end,
 }
 
 --- What to do with a line that is no Lua, as a function; nil for Lua. NAME? must be a name, since "?" ends no Lua.
 function M.of(prompt, text)
   local line = text:match("^%s*(.-)%s*$")
-  if line == "help" or line == "?" then return function() say(HELP) end end
+  if line == "help" or line == "?" then return function() explain(HELP) end end
   local asked = line:match("^%?%s*([%a_][%w_.:]*)$") or line:match("^([%a_][%w_.:]*)%s*%?$")
     or line:match("^help%s*%(?%s*([%a_][%w_.:]*)%s*%)?$")
   if asked then return function() help(prompt, asked) end end

@@ -149,6 +149,28 @@ function M.about(name, value)
   return #methods > 0 and ("%s\nmethods:\n%s"):format(text, table.concat(methods, "\n")) or text
 end
 
+-- A line broken at spaces. What goes on stands below the line's second column where that begins in the left half, else below its
+-- first word.
+local function wrapped_line(line, columns)
+  local hang = line:match("^%s*%S+.-%s%s+()%S") or line:match("^%s*()")
+  hang = hang - 1 <= columns / 2 and hang - 1 or #line:match("^%s*")
+  local lines, now = {}, ""
+  for blank, word in line:gmatch("(%s*)(%S+)") do
+    if now:find("%S") and #now + #blank + #word > columns then
+      lines[#lines + 1], now, blank = now, (" "):rep(hang), ""
+    end
+    now = now .. blank .. word
+  end
+  lines[#lines + 1] = now
+  return table.concat(lines, "\n")
+end
+
+--- Text whose lines are wider than so many columns, broken at spaces. columns: at least 1; nil leaves the text as it is.
+function M.wrapped(text, columns)
+  if not columns then return text end
+  return (text:gsub("[^\n]+", function(line) return #line > columns and wrapped_line(line, columns) or nil end))
+end
+
 -- ---- What there is -----------------------------------------------------------------------------------------------------------
 
 local function first_line(text) return (text or ""):match("^[^\n]*") end
