@@ -708,8 +708,9 @@ static void compute(passage *t, int32_t first, int32_t keys) {
   t->row = t->list->row + first;
   t->member = t->list->member + first;
   for (int32_t i = 0; i < steps; i++) {
-    t->active[i] = 0;
-    for (int32_t k = 0; k < STEP_KEYS; k++) t->active[i] |= t->list->vectors[first + i * STEP_KEYS + k];
+    unsigned set = 0;
+    for (int32_t k = 0; k < STEP_KEYS; k++) set |= t->list->vectors[first + i * STEP_KEYS + k];
+    t->active[i] = (uint8_t)set;
   }
   t->late = 0;
   memcpy(t->sum_before, t->sum, (size_t)t->vectors * 64);
