@@ -44,9 +44,9 @@ INLINE vf finite_reference(vf reference) { return _mm512_mask_mov_ps(reference, 
 
 static const float LEAST = -100; /* of log2: smaller weights are 0 */
 
-/* 2^y for y up to SLACK in the lanes that count, 0 in the others and below LEAST, NaN for NaN. Results below the smallest normal float, of the exponential or of
- * the low halves of small weights, would take this CPU an assist each: twice to three times a call's time where logits
- * lie far apart. */
+/* 2^y for y up to SLACK in the lanes that count, 0 in the others and below LEAST, NaN for NaN. Results below the
+ * smallest normal float, of the exponential or of the low halves of small weights, would take this CPU an assist
+ * each: twice to three times a call's time where logits lie far apart. */
 INLINE vf weight_of(__mmask16 counts, vf y) {
   const vf n = vround(y);
   counts = _mm512_mask_cmp_ps_mask(counts, y, vset1(LEAST), _CMP_NLT_UQ);

@@ -5,8 +5,8 @@
  * 16 bf16 of which two neighbouring rows lie interleaved in one row of the tile. Denormal operands and results are
  * zero, sums are rounded to nearest, whatever the thread's settings are; the settings and the flags are not touched.
  *
- * TILE_LOAD_ONCE says that the tile is not needed again soon: it comes from the second-level cache and takes no place in
- * the first.
+ * TILE_LOAD_ONCE says that the tile is not needed again soon: it comes from the second-level cache and takes no place
+ * in the first.
  *
  * Compilers' own intrinsics do not say that tile loads read memory, so a store before one could be moved behind it;
  * these do.

@@ -19,10 +19,10 @@ static const struct {
     [FH_ISA_AVX512_BF16] = {9640, 9400},
 };
 
-/* The tile unit, fitted to CPU time of one thread: gather at h_q 2, 4, 8, 12, 16, 32, 48 and 64 and topk 640, padded 64 at
- * topk 640, packed at 64 rows and unions of 980 and 1980 rows, on a Xeon (Emerald Rapids). A KV row costs the same for 1
- * to 8 rows of q, and for each 16 further on. Packed leaves out 16 rows that do not list a KV row: often where they
- * belong to four queries or fewer, seldom where they belong to more. */
+/* The tile unit, fitted to CPU time of one thread: gather at h_q 2, 4, 8, 12, 16, 32, 48 and 64 and topk 640, padded
+ * 64 at topk 640, packed at 64 rows and unions of 980 and 1980 rows, on a Xeon (Emerald Rapids). A KV row costs the
+ * same for 1 to 8 rows of q, and for each 16 further on. Packed leaves out 16 rows that do not list a KV row: often
+ * where they belong to four queries or fewer, seldom where they belong to more. */
 static const double TILE_ROW_US = 2;
 static const double TILE_GROUP_US = 20;
 static double tile_key_us(int32_t rows) {

@@ -23,8 +23,8 @@
  *
  * packed multiplies 16 rows of the group with 32 entries of the union at a time, unless none of the rows lists any of
  * the entries, and sets the weights of those that are not members to 0. So that few of these squares hold anything, the
- * entries are sorted by the vectors of rows that list them. A weight of 0 does not undo a NaN or Inf in a value, so a KV row with one is left out; its members are computed
- * again, one by one.
+ * entries are sorted by the vectors of rows that list them. A weight of 0 does not undo a NaN or Inf in a value, so a
+ * KV row with one is left out; its members are computed again, one by one.
  */
 #include "cpu/amx.h"
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
@@ -186,7 +186,8 @@ static void pack_q(passage *t, const uint16_t *const *q) {
 /*
  * A square is STEP_KEYS keys and one vector of rows. While the logits of the next step are multiplied, the squares of
  * the last one are done in SLICES slices each, one between two products: the tile unit works on while the vector unit
- * does. A slice weighs some keys of its square, and transposes as much of the square before. Slices are numbered through.
+ * does. A slice weighs some keys of its square, and transposes as much of the square before. Slices are numbered
+ * through.
  */
 enum { SLICES = 4, SLICE_KEYS = STEP_KEYS / SLICES };
 
@@ -298,8 +299,8 @@ INLINE void weigh_keys(const int masked, slice *w, const int part, const int par
   for (int i = part * SLICE_KEYS / parts; i < (part + 1) * SLICE_KEYS / parts; i++) weigh(masked, w, i);
 }
 
-/* Where a largest logit has come to lie more than SLACK above the reference, the block is late: its weights are computed
- * again once its largest logits are known. */
+/* Where a largest logit has come to lie more than SLACK above the reference, the block is late: its weights are
+ * computed again once its largest logits are known. */
 INLINE void end_slice(passage *t, int32_t number, const slice *w) {
   const int32_t v = t->square[number / SLICES].v;
   const vf part = vadd(w->part[0], w->part[1]);
@@ -346,8 +347,9 @@ typedef struct upcoming {
 } upcoming;
 
 /* A tile of 16 KV rows times the same chunk, `at` bytes from the first, of q of `count` vectors. After every product
- * comes a part of what is staged, and of the slice w unless it is NULL, so that the tile unit and the vector unit work at
- * the same time. Much of a slice in one place would fill the scheduler, and no product behind it could start. */
+ * comes a part of what is staged, and of the slice w unless it is NULL, so that the tile unit and the vector unit
+ * work at the same time. Much of a slice in one place would fill the scheduler, and no product behind it could
+ * start. */
 #define MULTIPLY(v, a, b)                                                                                 \
   if (count > (v)) {                                                                                      \
     TILE_LOAD_ONCE(b, q[v] + at);                                                                         \
@@ -891,8 +893,8 @@ static void rank_entries(const passage *t, const int32_t *token, const uint64_t 
   }
 }
 
-/* Lists the KV rows of `count` entries from e on, LIST_KEYS at most, sorted by the vectors in which somebody lists them.
- * Adds to *listing the queries that have a key. */
+/* Lists the KV rows of `count` entries from e on, LIST_KEYS at most, sorted by the vectors in which somebody lists
+ * them. Adds to *listing the queries that have a key. */
 static void list_sorted(passage *t, const fh_call *call, const fhk_group *g, int64_t e, int64_t count,
                         const uint64_t *queries, uint64_t *listing) {
   row_list *list = t->list;
