@@ -252,7 +252,7 @@ INLINE vi pair(vi a, vi b) { return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_
 /* A slice in progress: SLICE_KEYS keys for the rows of one vector. */
 typedef struct slice {
   const float *s;
-  const uint32_t *member; /* of every other word */
+  const uint32_t *member; /* of every other word; only where masked */
   vi bits, high, low;     /* the lanes' bits; the weights of the last key, if the next one makes a pair */
   vf max, base, scale;
   vf part[2]; /* Sums of a few keys: many small numbers added to a large one would all be rounded the same way. */
@@ -266,8 +266,8 @@ INLINE slice begin_slice(const int masked, passage *t, int32_t number) {
   if (part == 0) begin_square(masked, t, a);
   w.s = logits_of(t, a, i);
   w.pairs = t->pairs + number / SLICES % 2 * HALVES * TILE_BYTES + i * 32;
-  w.member = &t->member[a.k + i][t->lane_half[a.v]];
-  w.bits = vload_bits(t->lane_bit + 16 * a.v);
+  w.member = masked ? &t->member[a.k + i][t->lane_half[a.v]] : NULL;
+  w.bits = masked ? vload_bits(t->lane_bit + 16 * a.v) : _mm512_setzero_si512();
   w.base = finite_reference(vload(t->reference + 16 * a.v));
   w.max = vload(t->max + 16 * a.v);
   w.scale = vset1(t->scale);
