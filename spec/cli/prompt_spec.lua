@@ -121,7 +121,7 @@ describe("fewhead repl on a terminal", function()
 
   it("waits for a call of C on Ctrl-C, and says so", function()
     open()
-    line [[print 'on'; f = io.popen("trap '' INT; exec sleep 2"); text = f:read('*a'); print 'not reached']]
+    line [[f = io.popen("trap '' INT; echo on >&2; exec sleep 2"); text = f:read('*a'); print 'not reached']]
     t:wait("\non\n")
     t:key "C-c"
     t:wait("\n" .. require("fewhead.cli.interrupt").HEARD .. "\ninterrupted\n2>")

@@ -20,6 +20,10 @@ describe("save.text", function()
     assert.equal(2, count)
   end)
 
+  it("prints an expression behind statements", function()
+    assert.equal("\nx = 2;print(x + 1)\n", (body { { n = 1, text = "x = 2; x + 1", expression = true } }))
+  end)
+
   it("keeps _ and Out[n] where a statement uses them", function()
     local text = body { { n = 2, text = "20 + 1", expression = true }, { n = 5, text = "_ * 2, Out[2]", expression = true } }
     local printed = {}

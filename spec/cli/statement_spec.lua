@@ -18,6 +18,20 @@ describe("statement", function()
     x_from_spec = nil -- luacheck: ignore
   end)
 
+  it("returns the values of an expression behind statements", function()
+    local session = statement.session()
+    assert.same({ 3, 2 }, { run(session, "local a, b = 2, 1; a + b, a") })
+    assert.equal(4, run(session, "a = 4; for i = 1, 2 do b = i; end; a -- the last"))
+    local chunk = session:compile "a = 1;\na;\nb.c.d"
+    assert.is_nil(chunk) -- `a;` is no statement
+    local failing, is_expression = session:compile "a = 1;\nstring.c.d"
+    assert.is_true(is_expression)
+    assert.same({ 4 }, { run(session, "a = 4; math.abs(-a)") })
+    assert.same({ false, "In[3]:2: attempt to index field 'c' (a nil value)" }, { pcall(failing) })
+    assert.same({ nil, nil }, { session:compile "function f() a = 1; a" })
+    assert.same({ nil, nil }, { session:compile "a = 1; f(" })
+  end)
+
   it("asks for more where a statement is not complete, and only there", function()
     local session = statement.session()
     for _, text in ipairs { "for i = 1, 2 do", "f(", "= 1 +", "x = {", "if a then b() else", "[[", "local x =", "local" } do

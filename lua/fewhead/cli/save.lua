@@ -34,11 +34,12 @@ local function first_word(text) return text:match("^%s*([%a_]+)") end
 -- The statement as the script has it. `with_results`: keep its value as _ and Out[n].
 local function line_of(kept, with_results)
   if not kept.expression then return kept.text end
-  local value = kept.text:gsub("^%s*=", ""):gsub("^%s+", "")
+  local before, value = statement.split(kept.text)
+  before, value = before or "", (value or kept.text:gsub("^%s*=", "")):gsub("^%s+", "")
   local last = statement.words(value)
   last = last[#last]
   local close = last and last.kind == "comment" and "\n)" or ")" -- a comment would hide the bracket
-  return (with_results and ("show(%d, "):format(kept.n) or "print(") .. value .. close
+  return before .. (with_results and ("show(%d, "):format(kept.n) or "print(") .. value .. close
 end
 
 --- The script's text, and how many statements it has. name: of its file, for the head comment; kept: a list of { n = the

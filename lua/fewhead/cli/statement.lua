@@ -112,6 +112,17 @@ local function keep_locals(text) return assign_locals(text, KEPT .. ".") end
 --- The source with every top-level `local` made an assignment to a global of its name.
 function M.without_locals(text) return assign_locals(text, "") end
 
+--- Statements with an expression behind the last semicolon, "x = 5; x + 1": the text of the statements, that of the expression;
+-- nil for other text.
+function M.split(text)
+  local at
+  for _, word in ipairs(M.words(text)) do
+    if text:sub(word.first, word.last) == ";" then at = word.first end
+  end
+  local before, value = text:sub(1, at or 0), text:sub((at or 0) + 1)
+  if at and loadstring(before) and loadstring("return nil, " .. value) then return before, value end
+end
+
 -- ---- Sessions ----------------------------------------------------------------------------------------------------------------
 
 -- Lua's own message for text that ends too early.
@@ -153,7 +164,8 @@ end
 function M.chunk_name(n) return ("In[%d]"):format(n) end
 
 --- Compile what was typed so far. Returns a function and whether it is an expression; or nil and the error; or nil alone when
--- more lines are needed. An expression, with or without "=" before it, returns its values.
+-- more lines are needed. An expression, with or without "=" before it, returns its values, and so does one
+-- behind statements and a semicolon.
 function Session:compile(text)
   local name = "=" .. M.chunk_name(self.number)
   local function made(chunk) return interruptible(setfenv(chunk, self.environment)) end
@@ -166,6 +178,15 @@ function Session:compile(text)
   end
   if incomplete(err) then return nil end
   if not expression then
+    local before, value = M.split(text)
+    if before then
+      local rest = before:gsub("[^\n]", "") .. "return nil, " .. value -- on the lines on which it stands
+      local first, last = made(assert(loadstring(keep_locals(before), name))), made(assert(loadstring(rest, name)))
+      return function()
+        first()
+        return drop_first(last())
+      end, true
+    end
     local statement
     statement, err = loadstring(text, name)
     if not statement and incomplete(err) then return nil end
