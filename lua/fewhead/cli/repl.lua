@@ -168,7 +168,7 @@ local parser = options.new {
   options = {},
 }
 
-local banner = "fewhead %s. The library is `fh`; a value prints itself; help says more; Ctrl-D leaves.\n"
+local banner = "fewhead %s: the library is `fh`; help says more; Ctrl-D leaves.\n"
 local no_readline = "readline: not found, so no line editing, history or completion (make repl installs it)\n"
 
 -- A reader for the person at the terminal, who is greeted.
