@@ -47,7 +47,7 @@ describe("fewhead repl on a terminal", function()
     t:wait("\n4\n5>")
     t:key "C-d"
     local screen = t:wait("status 0")
-    assert.is_truthy(screen:find("fewhead " .. require("fewhead").VERSION .. ".", 1, true), screen)
+    assert.is_truthy(screen:find("fewhead " .. require("fewhead").VERSION .. ": the library is `fh`", 1, true), screen)
   end)
 
   it("runs a pasted block once, as it was pasted: a tab, a blank line in a string, no last newline", function()
