@@ -16,6 +16,7 @@ LOG = logging.getLogger("vllm.fewhead")  # a child of vLLM's logger, which has t
 
 WIDTHS = (512, 576)  # d_qk that fewhead takes
 MAX_SAID = 100  # reasons that are logged
+MAX_KNOWN = 10000  # decisions that are kept; then all are dropped
 MIN_SHARED_ROWS = 64  # below it a plan costs more than it saves, and auto takes gather
 
 # Two kernels that round their results to bf16 differ in norm by about 0.003. An element may be off by the rounding of the
@@ -38,21 +39,32 @@ class Router:
         self.capture = Capture(settings) if settings.capture else None
         self.calls = 0
         self.step, self.plans = None, {}
+        self.known = {}  # what path() decided, by all that it looks at
         STATS.off = None
 
     def path(self, q, kv, heads):
         """(path, None), or (None, why the engine's own kernel does this call)."""
-        s_q, padded = q.shape[0], lib.fh_padded_heads(heads)
         if STATS.off is not None:
             return None, STATS.off
+        key = q.shape[0], q.shape[2], q.dtype, kv.dtype, heads
+        decided = self.known.get(key)
+        if decided is None:
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()
+            decided = self.known[key] = self.decide(*key)
+        return decided
+
+    def decide(self, s_q, d_qk, q_dtype, kv_dtype, heads):
+        """path() of a shape, while the plug-in takes calls."""
+        padded = lib.fh_padded_heads(heads)
         if self.settings.rule == settings_module.OFF:
             return None, f"{settings_module.PREFILL} is off"
         if heads >= padded:
             return None, f"{heads} local heads: none are padded"
-        if q.dtype is not torch.bfloat16 or kv.dtype is not torch.bfloat16:
-            return None, f"q {q.dtype}, kv {kv.dtype}: wanted torch.bfloat16"
-        if q.shape[2] not in WIDTHS:
-            return None, f"d_qk {q.shape[2]}: wanted 512 or 576"
+        if q_dtype is not torch.bfloat16 or kv_dtype is not torch.bfloat16:
+            return None, f"q {q_dtype}, kv {kv_dtype}: wanted torch.bfloat16"
+        if d_qk not in WIDTHS:
+            return None, f"d_qk {d_qk}: wanted 512 or 576"
         if s_q == 0:
             return None, "no rows"
         if not lib.fh_gate_native(ctypes.byref(self.gate), heads, padded, s_q):
