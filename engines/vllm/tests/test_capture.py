@@ -5,6 +5,7 @@ import subprocess
 
 import fewhead
 import numpy
+import torch
 from test_calls import metadata, v32
 
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -82,6 +83,23 @@ def test_a_replay_is_the_engines_call(engine, monkeypatch, tensors, tmp_path):
         name: sizes[name] for name in ("s_q", "topk", "s_kv", "h_q", "d_qk")}
     assert auto["case"]["boundaries"] is True and auto["parity"]["status"] == "pass"
     assert [auto["kernel"]] == kernels
+
+
+def test_a_replay_has_the_engines_result(engine, monkeypatch, tensors, tmp_path):
+    """The captured lists, lengths and offsets with the engine's q and kv: the bits of the engine's call, from the same kernel."""
+    monkeypatch.setenv("FEWHEAD_CAPTURE", str(tmp_path / "c"))
+    monkeypatch.setenv("FEWHEAD_CAPTURE_ROWS", "64")
+    engine.start()
+    q, kv, lists = tensors()
+    fewhead.reset_stats()
+    out = v32(engine, q, lists)._forward_bf16_kv(q, kv, lists, metadata(96, [0, 32, 96]))
+    kernels = fewhead.stats()["kernels"]
+    indices, lengths, offsets = (torch.from_numpy(numpy.load(tmp_path / "c" / f"v32_rank0_layer0_chunk0.{end}"))
+                                 for end in ("npy", "length.npy", "offsets.npy"))
+    fewhead.reset_stats()
+    again = fewhead.flash_mla_sparse_fwd(q, kv.view(-1, 1, 576), indices.unsqueeze(1), 0.05, topk_length=lengths, cu_seqlens_q=offsets)[0]
+    assert torch.equal(again, out) and out.abs().max() > 0.1
+    assert fewhead.stats()["kernels"] == kernels
 
 
 def test_overlap_reads_a_capture(engine, monkeypatch, tensors, tmp_path):

@@ -35,6 +35,33 @@ def test_vllm_finds_and_loads_a_staged_plug_in(tmp_path, monkeypatch):
     assert callable(found[0].load())
 
 
+def test_both_wheels_install_and_the_plug_in_is_loaded(tmp_path):
+    """As docs/engine.md installs them: without dependencies or an index, in a folder where nothing else of fewhead is."""
+    import fewhead
+    import stub
+    checkout = os.path.dirname(os.path.dirname(package.HERE))
+    made, site = str(tmp_path / "wheel"), str(tmp_path / "site")
+    library = os.path.join(os.path.dirname(fewhead.__file__), "libfewhead.so")
+    subprocess.run([sys.executable, os.path.join(checkout, "engines", "python", "package.py"), "wheel", made, "--library", library], check=True)
+    package.wheel(made)
+    wheels = sorted(os.path.join(made, name) for name in os.listdir(made))
+    assert len(wheels) == 2
+    stub.build(site)
+    pip = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-index", "--target", site, *wheels],
+                         capture_output=True, text=True)
+    assert pip.returncode == 0, pip.stdout + pip.stderr
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "FEWHEAD_"))}
+    run = subprocess.run([sys.executable, "-m", "fewhead_vllm"], env={**environ, "PYTHONPATH": site}, cwd=tmp_path, capture_output=True, text=True)
+    lines = run.stdout.splitlines()
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert lines[0] == f"installed: fewhead-vllm {package.version()} in {site}" and "loads all plug-ins" in lines[1]
+    assert lines[2].startswith("fewhead (vLLM 0.26.0): patched V3.2 and GLM, V4; rule auto; ")
+    code = ("from importlib.metadata import entry_points; [one] = entry_points(group='vllm.general_plugins'); one.load()(); "
+            "import fewhead, fewhead_vllm; print(fewhead.__file__); print(fewhead_vllm.stats()['patched'])")
+    run = subprocess.run([sys.executable, "-c", code], env={**environ, "PYTHONPATH": site}, cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout.splitlines() == [os.path.join(site, "fewhead", "__init__.py"), "['v32', 'v4']"], run.stdout + run.stderr
+
+
 def test_the_doctor_says_installed(tmp_path):
     package.stage(str(tmp_path))
     assert doctor().installed([str(tmp_path)]) == (True, f"installed: fewhead-vllm {package.version()} in {tmp_path}")
