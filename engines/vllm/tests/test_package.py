@@ -47,8 +47,8 @@ def test_both_wheels_install_and_the_plug_in_is_loaded(tmp_path):
     wheels = sorted(os.path.join(made, name) for name in os.listdir(made))
     assert len(wheels) == 2
     stub.build(site)
-    pip = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-index", "--target", site, *wheels],
-                         capture_output=True, text=True)
+    words = ["install", "--no-deps", "--no-index", "--target", site, *wheels]
+    pip = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *words], capture_output=True, text=True)
     assert pip.returncode == 0, pip.stdout + pip.stderr
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "FEWHEAD_"))}
     run = subprocess.run([sys.executable, "-m", "fewhead_vllm"], env={**environ, "PYTHONPATH": site}, cwd=tmp_path, capture_output=True, text=True)
