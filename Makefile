@@ -86,7 +86,7 @@ X86 := $(filter x86_64 amd64,$(shell uname -m))
 amx_flags = $(shell $(CC) -mamx-tile -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-bf16)
 isa_flags = $(if $(X86),$(if $(filter %_avx512_bf16.c %_amx.c,$(1)),-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mprefer-vector-width=512 $(if $(filter %_amx.c,$(1)),$(amx_flags)),$(if $(filter %_avx512.c,$(1)),-mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512,$(if $(filter %_avx2.c,$(1)),-mavx2 -mfma,))))
 
-.PHONY: all lib help setup sweep test test-kill test-slurm robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-api lint-rock lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
+.PHONY: race-kernels all lib help setup sweep test test-kill test-slurm robustness parity bench bench-gpu repl lint lint-lua lint-c lint-tidy lint-sh lint-exports lint-docs lint-api lint-rock lint-format list-lint docs format install install-lua uninstall ctest ctest-sanitize list-ctest clean
 # Builds in a make of its own. It uses every CPU unless the caller gave a -j, since one file after another takes minutes with CUDA. It
 # also reads this file again: setup may have installed the compiler just now.
 build_now = +@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) lib
@@ -170,8 +170,7 @@ ctest-sanitize:
 list-ctest:
 	@printf '%s\n' $(CTESTS)
 
-# The kernels alone, for a machine with a GPU: kernels/cuda/test/runner.cu says what it takes. For compute-sanitizer's racecheck:
-# make BUILD=build/race NVCCFLAGS=-DFHK_RACECHECK build/race/kernels
+# The kernels alone, for a machine with a GPU: kernels/cuda/test/runner.cu says what it takes.
 $(BUILD)/kernels: $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o) $(CUDA_SOURCES:%.cu=$(BUILD)/obj/%.o) \
     $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard kernels/cuda/*.c) $(call kernels_of,cuda))
 	$(if $(V),,@echo '  nvcc $@')
@@ -181,6 +180,10 @@ $(KERNEL_TESTS:%.cu=$(BUILD)/obj/%.o): $(BUILD)/obj/%.o: %.cu
 	@mkdir -p $(@D)
 	$(if $(V),,@echo '  nvcc $<')
 	$(Q)$(NVCC) -std=c++17 -O1 -Ilib/kernel -Ilib/include -Ikernels $(NVCCFLAGS) -gencode arch=compute_90a,code=sm_90a -MMD -MP -c -o $@ $<
+
+# The same for compute-sanitizer's racecheck. CI builds it, so that this form of the kernels compiles too.
+race-kernels:
+	$(if $(NVCC),@$(MAKE) --no-print-directory BUILD=$(BUILD)/race NVCCFLAGS=-DFHK_RACECHECK $(BUILD)/race/kernels,@echo 'race-kernels: no nvcc here, not built')
 
 # ---- Commands. Each target first installs what it needs and builds, so it works on a machine with only git and make.
 help:
