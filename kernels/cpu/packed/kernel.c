@@ -2,10 +2,10 @@
  * The path that works on `group` neighbouring queries at once, over the union of their lists.
  *
  * A tensor core or a tile unit takes the same time for 64 rows, zeros or not. So on such a unit the union's rows are
- * multiplied for all queries and masked (kernels_amx.c). A vector unit takes time for each product. So here a KV row of
- * the union goes to the tiles of its members alone. All of the group's queries thus pass over the same stretch of KV
- * rows at the same time, and a row is fetched from memory once for the group. A KV row with NaN or Inf reaches its
- * members and nobody else, since nobody else's product contains it.
+ * multiplied for all queries and masked, but for squares that hold nothing (kernels_amx.c). A vector unit takes time
+ * for each product. So here a KV row of the union goes to the tiles of its members alone. All of the group's queries
+ * thus pass over the same stretch of KV rows at the same time, and a row is fetched from memory once for the group. A
+ * KV row with NaN or Inf reaches its members and nobody else, since nobody else's product contains it.
  */
 #include "cpu/amx.h"
 #include "cpu/tile.h"
