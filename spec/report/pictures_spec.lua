@@ -45,6 +45,19 @@ describe("pictures.curves", function()
     has(svg, ">b, ratio 4, prior 5<")
   end)
 
+  it("tells providers apart by colour and dash", function()
+    local names, lines = { "padded" }, {}
+    for i = 1, 12 do names[#names + 1] = ("provider %02d"):format(i) end
+    local n = 0
+    for line in pictures.curves(grid(names)):gmatch('<path d="[^"]+" (class="s%d fn" stroke%-width="1.8"[^/]*)/>') do
+      n, lines[line] = n + 1, true
+    end
+    local different = 0
+    for _ in pairs(lines) do different = different + 1 end
+    assert.equal(25, n) -- 13 times, and 12 speed-ups over padded
+    assert.equal(13, different)
+  end)
+
   it("marks gates within what was measured; a gate of 0 at the first s_q", function()
     local marks = { { x = 0, label = "always" }, { x = 2048, label = "published" } }
     local svg = pictures.curves(grid { "padded", "gather" }, { marks = marks })

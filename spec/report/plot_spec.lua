@@ -37,6 +37,27 @@ local function inside(svg)
   end
 end
 
+describe("plot.path_styles", function()
+  it("keeps the colours of usual names, and gives other names what is left, in the order of their names", function()
+    assert.same({ padded = { colour = 1 }, b = { colour = 5 }, a = { colour = 6 } }, plot.path_styles { "padded", "b", "a" })
+    assert.same({ auto = { colour = 7 }, flashmla = { colour = 4 } }, plot.path_styles { "auto", "flashmla" })
+  end)
+
+  it("tells 28 names apart", function()
+    local names, seen, n = {}, {}, 0
+    for i = 1, 29 do names[i] = ("n%02d"):format(i) end
+    local styles = plot.path_styles(names)
+    for i = 1, 28 do
+      local style = styles[names[i]]
+      local key = style.colour .. " " .. (style.dash or "")
+      assert.is_nil(seen[key], names[i])
+      seen[key], n = true, n + 1
+    end
+    assert.equal(28, n)
+    assert.same(styles.n01, styles.n29)
+  end)
+end)
+
 describe("plot.svg", function()
   it("is well-formed, plain and labelled, with colours for light and dark pages", function()
     local svg = plot.svg(spec({ { x = 64, y = 90, lo = 80, hi = 99 }, { x = 128, y = 170 } },

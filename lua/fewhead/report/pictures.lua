@@ -164,7 +164,19 @@ local X_LABELS = { s_q = "s_q, query rows of the chunk", h_q = "h_q, heads of th
 
 -- ---- Time and speed-up ------------------------------------------------------------------------------------------------------
 
-local function series_of(family, y_of)
+-- How to draw the paths of records (plot.path_styles).
+local function styles_of(records)
+  local names, seen = {}, {}
+  for _, r in ipairs(records) do
+    if not seen[r.path] then
+      seen[r.path] = true
+      names[#names + 1] = r.path
+    end
+  end
+  return plot.path_styles(names)
+end
+
+local function series_of(family, styles, y_of)
   local list = {}
   for _, path in ipairs(family.paths) do
     local points = {}
@@ -175,7 +187,8 @@ local function series_of(family, y_of)
           note = ("%d samples"):format(point.record.time.n) }
       end
     end
-    if #points > 0 then list[#list + 1] = { name = path, colour = plot.path_colour(path), points = points } end
+    local style = styles[path]
+    if #points > 0 then list[#list + 1] = { name = path, colour = style.colour, dash = style.dash, points = points } end
   end
   return list
 end
@@ -187,7 +200,7 @@ function M.curves(records, o)
   o = args.options("pictures.curves", o or {}, { "title", "marks", "inline", "text", "width", "height" })
   local families, x, found, timed = families_of(records)
   if not families then return nil end
-  local panels, points, shown = {}, 0, {}
+  local panels, points, shown, styles = {}, 0, {}, styles_of(timed)
   table.sort(families, function(a, b) -- those with the longest curves first; stable by label
     local m, n = 0, 0
     for _, path in ipairs(a.paths) do m = math.max(m, #a.points[path]) end
@@ -198,11 +211,11 @@ function M.curves(records, o)
   for i = 1, math.min(MOST_FAMILIES, #families) do shown[i] = families[i] end
   local lowest, highest = math.huge, 0
   for _, family in ipairs(shown) do
-    local times = series_of(family, function(point)
+    local times = series_of(family, styles, function(point)
       local time = point.record.time
       return time.median_us, time.p05_us, time.p95_us
     end)
-    local ratios = series_of(family, function(point)
+    local ratios = series_of(family, styles, function(point)
       if point.record.path ~= family.against then return speedup(family, point) end
     end)
     for _, series in ipairs(times) do
@@ -269,6 +282,7 @@ function M.heat(records, row, o)
   local varies = false
   for _, name in ipairs(found.varying) do varies = varies or name == row end
   if not varies then return maps end
+  local styles = styles_of(timed)
   for _, family in ipairs(families) do
     local cells, xs, ys, n = {}, {}, {}, 0
     for path, points in pairs(family.points) do
@@ -290,7 +304,7 @@ function M.heat(records, row, o)
       if best and padded and (cell.by_path.gather or cell.by_path.packed) then -- padded alone is no choice
         local ratio = padded.time.median_us / best.time.median_us
         xs[cell.x], ys[cell.y] = true, true
-        list[#list + 1] = { x = cell.x, y = cell.y, colour = plot.path_colour(best.path),
+        list[#list + 1] = { x = cell.x, y = cell.y, colour = styles[best.path].colour,
           strength = math.log(ratio) / math.log(8), text = times_text(ratio), name = best.path,
           note = ("%s, s_q %d: %s, %s; padded %s"):format(row .. " " .. cell.y, cell.x, best.path,
             tables.time(best.time.median_us), tables.time(padded.time.median_us)) }
@@ -348,9 +362,9 @@ function M.roofline(records, o)
   if not device then return nil end
   local top = M.ceilings[device]
   lo, hi = lo / 2, math.max(hi * 2, 1.5 * top.tensor / top.memory)
-  local series = {}
+  local series, styles = {}, plot.path_styles(order)
   for _, path in ipairs(order) do
-    series[#series + 1] = { name = path, colour = plot.path_colour(path), bare = true, points = by_path[path] }
+    series[#series + 1] = { name = path, colour = styles[path].colour, bare = true, points = by_path[path] }
   end
   local function ceiling(name, rate, dash)
     local knee = top.tensor / rate

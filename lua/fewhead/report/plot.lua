@@ -25,8 +25,32 @@ M.dashes = { "", "7 4", "2 3", "9 3 2 3" }
 -- The colours of paths are the same in all pictures.
 local OF_PATH = { padded = 1, gather = 2, packed = 3, flashmla = 4, ["flashmla-few"] = 5, auto = 7 }
 
---- The colour of a path or a provider by its name; names that are none of the usual ones get 6.
-function M.path_colour(name) return OF_PATH[name] or 6 end
+-- The order in which other names take the colours that are left.
+local OTHER_COLOURS = { 6, 5, 4, 3, 2, 1, 7 }
+
+--- How to draw paths and providers: { [name] = { colour =, dash = } } for a list of names. A usual name has its own colour. Other
+-- names, in their order as text, take the colours that none of the names has yet, first without a dash, then with one of
+-- plot.dashes. 28 names differ; further ones repeat the first styles.
+function M.path_styles(names)
+  local styles, taken, others = {}, {}, {}
+  for _, name in ipairs(names) do
+    local colour = OF_PATH[name]
+    if colour then styles[name], taken[colour] = { colour = colour }, true
+    elseif not styles[name] then
+      styles[name] = {}
+      others[#others + 1] = name
+    end
+  end
+  table.sort(others)
+  local free = {}
+  for i, dash in ipairs(M.dashes) do
+    for _, colour in ipairs(OTHER_COLOURS) do
+      if i > 1 or not taken[colour] then free[#free + 1] = { colour = colour, dash = dash ~= "" and dash or nil } end
+    end
+  end
+  for i, name in ipairs(others) do styles[name] = free[(i - 1) % #free + 1] end
+  return styles
+end
 
 local WIDTH = 860
 local LEFT, RIGHT = 74, 16        -- margins of a panel: y labels, air
