@@ -45,6 +45,15 @@ describe("pictures.curves", function()
     has(svg, ">b, ratio 4, prior 5<")
   end)
 
+  it("has one panel for chunks behind the same prior, usual for one of them", function()
+    local svg = pictures.curves(joined(grid({ "padded" }, { prior = 8128 })))
+    has(svg, "prior 8128, ")
+    local _, titles = svg:gsub(">prior 8128<", "")
+    assert.equal(0, titles)
+    local _, axes = svg:gsub(">time %(median%)<", "")
+    assert.equal(1, axes)
+  end)
+
   it("tells providers apart by colour and dash", function()
     local names, lines = { "padded" }, {}
     for i = 1, 12 do names[#names + 1] = ("provider %02d"):format(i) end

@@ -114,7 +114,8 @@ local function families_of(records, also_out)
   if #timed == 0 then return nil end
   local found = axes.of(timed)
   local x = x_axis(found)
-  local names = {}
+  local names, prior_varies = {}, false
+  for i = 2, #timed do prior_varies = prior_varies or found.flats[i].prior ~= found.flats[1].prior end
   for _, name in ipairs(found.varying) do
     local implied = x == "s_q" and (name == "s_kv" or name == "prior")
     if name ~= x and name ~= also_out and not implied then names[#names + 1] = name end
@@ -123,7 +124,7 @@ local function families_of(records, also_out)
   for i, r in ipairs(timed) do
     local flat = found.flats[i]
     if flat ~= labelled then
-      local prior = x == "s_q" and own_prior(flat)
+      local prior = x == "s_q" and prior_varies and own_prior(flat)
       label, labelled = axes.label(flat, names), flat
       if prior then label = label .. (label ~= "" and ", " or "") .. "prior " .. prior end
     end
