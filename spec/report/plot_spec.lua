@@ -133,6 +133,18 @@ describe("plot.svg", function()
     end
   end)
 
+  it("has a panel's title above the topmost tick label of the panel beside it", function()
+    local points = { { x = 1, y = 1 }, { x = 2, y = 2 } }
+    local series = { { name = "a", points = points } }
+    local svg = plot.svg { title = "t", x = { label = "s_q" }, columns = 2, panels = {
+      { title = ("long "):rep(20), y = { label = "us" }, series = series },
+      { y = { label = "ratio", format = function(v) return v .. "x" end }, series = series },
+    } }
+    local title = tonumber(svg:match('y="([%d.]+)"[^>]*>long long'))
+    local tick = tonumber(svg:match('y="([%d.]+)"[^>]*>2x<'))
+    assert.equal(14, tick - title) -- letters of 11 pixels, 3 of them below the line
+  end)
+
   it("stands a single point, and equal values", function()
     well_formed(plot.svg(spec { { x = 64, y = 10 } }))
     local flat = { { name = "n", points = { { x = 2, y = 1 }, { x = 4, y = 1 } } } }

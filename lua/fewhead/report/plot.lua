@@ -54,7 +54,8 @@ end
 
 local WIDTH = 860
 local LEFT, RIGHT = 74, 16        -- margins of a panel: y labels, air
-local HEAD, LINE = 15, 15         -- heights of a panel's title and of a line of small text
+local HEAD, LINE = 19, 15         -- heights of a panel's title and of a line of small text
+local TITLE_RISE = 10             -- a title is above the next panel's topmost tick label, which is 4 pixels above the panel
 local PANEL, GAP = 250, 52        -- height of a panel, and between two: x labels
 local X_ROOM = 0.2                -- room left and right of the outermost points of a logarithmic axis, in octaves
 local LETTER = 6.7                -- width of a letter of 12 pixels; text of 11 takes less, so lines have room to spare
@@ -407,7 +408,7 @@ local function draw_panel(c, spec, panel, box, x_axis, x_ticks, level)
     local title = panel.title
     local most = math.floor(((box.wide or right) - left) / 6.9)
     if letters(title) > most then title = first_letters(title, most - 1) .. "\226\128\166" end
-    c:text(left - 4, top - 6, title, { size = 11, bold = true })
+    c:text(left - 4, top - TITLE_RISE, title, { size = 11, bold = true })
   end
   local grid = {}
   for _, tick in ipairs(ticks) do
