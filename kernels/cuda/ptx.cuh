@@ -64,8 +64,8 @@ FHK_DEV void fence_mbar_init() { asm volatile("fence.mbarrier_init.release.clust
 FHK_DEV void mbar_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-/* Waits until the phase of this parity is complete. On a fresh barrier parity 1 counts as complete. Below sm_90 there is no wait that
- * sleeps, so the thread tests again. */
+/* Waits until the phase of this parity is complete. On a fresh barrier parity 1 counts as complete. Below sm_90 no
+ * wait sleeps, so the thread tests again. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define FHK_MBAR_WAIT "mbarrier.test_wait.parity.shared::cta.b64"
 #else
@@ -74,8 +74,7 @@ FHK_DEV void mbar_arrive(uint32_t bar) {
 FHK_DEV void mbar_wait(uint32_t bar, uint32_t parity) {
   asm volatile("{\n"
                ".reg .pred done;\n"
-               "again:\n"
-               FHK_MBAR_WAIT " done, [%0], %1;\n"
+               "again:\n" FHK_MBAR_WAIT " done, [%0], %1;\n"
                "@!done bra again;\n"
                "}\n" ::"r"(bar),
                "r"(parity)

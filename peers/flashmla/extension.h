@@ -1,9 +1,9 @@
 /*
- * The library file of a package that holds an attention kernel. The file is read before any of its code runs. Loading it
+ * The library file of a package that holds an attention kernel. The file is read before its code runs. Loading it
  * registers its operators with PyTorch.
  *
- * FlashMLA's operator is sparse_prefill_fwd(q, kv, indices, sm_scale, d_v, ..) -> [out, max_logits, lse]. Later packages
- * have more arguments after d_v, always added at the end:
+ * FlashMLA's operator is sparse_prefill_fwd(q, kv, indices, sm_scale, d_v, ..) -> [out, max_logits, lse]. Packages of
+ * later have more arguments after d_v, always added at the end:
  *
  *     arguments                        seen in
  *     none                             FlashMLA of 2025, sglang-kernel 0.4.2

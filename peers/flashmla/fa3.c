@@ -1,6 +1,6 @@
 /*
- * FlashAttention 3's kernel for MLA as vLLM calls it for sparse lists on Hopper: each row of q is a sequence of one
- * token, the KV rows are pages of one row, and the row's list is the sequence's page table. The heads are the real ones;
+ * FlashAttention 3's kernel for MLA, called as vLLM calls it for sparse lists: each row of q is a sequence of one
+ * token, the KV rows are pages of one row, and the row's list is the sequence's page table. Heads are the real ones;
  * the kernel computes tiles of 64 heads of one token.
  *
  * q and the KV rows are given in two parts, K's last 64 columns (rope) and the 512 columns that are V too. At d_qk 512

@@ -106,7 +106,7 @@ fm_value fm_some(const fm_torch *torch, fm_value value);
  * longer than the operator's list of arguments: the operator does not look at the rest, which stays the caller's. */
 int fm_call(const fm_torch *torch, const char *name, const char *overload, fm_value *stack);
 
-/* Take the tensors of a list that an operator returned, and delete the list. Returns 1 unless it has `count` tensors. */
+/* Take the tensors of a list that an operator returned and delete the list. Returns 1 unless it has `count` tensors. */
 int fm_take_list(const fm_torch *torch, fm_value list, fm_tensor *tensors, size_t count);
 
 /* Multiply every element by a number, in place. */

@@ -2,9 +2,9 @@
  * The plan on the device (fh_plan): for each group of neighbouring queries the union of their lists and who chose what.
  * A CTA takes one group. Any device from sm_80 on.
  *
- * The map has a bit for each query and place, a query's bits side by side. One pass over the lists sets bits: one atomic
+ * The map has a bit for each query and place, a query's bits in a row. One pass over the lists sets bits: one atomic
  * a key, or one for four keys where lists hold runs of rows, as windows, lists of all rows and pools of four do. One
- * pass over the map looks at 32 places a thread: those that any query has are chosen, and counted. Each thread then puts
+ * pass over the map looks at 32 places a thread: those that any query has are chosen and counted. Each thread then puts
  * chosen places into a list in shared memory, half a word at a time, so that a dense stretch of the map is work for all
  * warps, and the CTA writes that list out. What does not fit in one window of the map is done window by window.
  *
