@@ -73,12 +73,13 @@ describe("a signal #robustness", function()
 
   it("in layouts keeps the cells that are done", function()
     local folder = helper.folder()
-    local status, out = interrupted("./fewhead run experiments/layouts.lua --s-q 4,2048 --layout vllm --seconds 60 --out "
-      .. folder, "INT", "sleep 4", { FEWHEAD_DEVICE = "cpu" })
+    local records = folder .. "latest/records.jsonl"
+    local status, out = interrupted("./fewhead run experiments/layouts.lua --s-q 4,8192 --layout vllm --seconds 60 --out "
+      .. folder, "INT", ('[ "$(cat "%s" 2>/dev/null | wc -l)" -ge 3 ]'):format(records), { FEWHEAD_DEVICE = "cpu" })
     assert.equal(130, status)
     assert.matches("\n +4 .- pass ", out)
     assert.matches("\ninterrupted: 1 of 2 cells measured\n", out)
-    local _, lines = helper.read(folder .. "latest/records.jsonl"):gsub("\n", "")
+    local _, lines = helper.read(records):gsub("\n", "")
     assert.equal(3, lines)
     process.remove(folder)
   end)
