@@ -10,7 +10,8 @@ teardown(function() process.remove(folder) end)
 -- What each command shows while it runs.
 local COMMANDS = {
   { "serving_ab --workload C16x8kx48 --repetitions 1000 --arms padded", " of 1000 runs, about " },
-  { "bench --s-q 512 --seconds 4 --out " .. folder, "s left: times of sgemm and 3 paths" },
+  { ("bench --s-q 512 --seconds 4 --blas %s --out %s"):format(require "spec.blas"(folder), folder),
+    "s left: times of sgemm and 3 paths" },
 }
 
 describe("A long command", function()

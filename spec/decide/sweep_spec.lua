@@ -287,7 +287,7 @@ describe("a sweep", function()
     }
     assert.matches("^" .. table.concat(titles, " +") .. "\n", text)
     assert.matches("\nvllm +2 .- pass ", text)
-    assert.matches("\ncontiguous +4 .-[89]%d%.%d %% +%d+%.%d %%\nkernels: [%w ]+ padded, [%w ]+ gather$", text)
+    assert.matches("\ncontiguous +4 .-[89]%d%.%d %% +%d+%.%d %%\nkernels: [%w_ ]+ padded, [%w_ ]+ gather$", text)
     assert.equal(6, select(2, (text .. "\n"):gsub("\n", "")))
     assert.is_nil(tostring(small()):find("layout"))
   end)

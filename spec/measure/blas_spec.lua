@@ -2,43 +2,12 @@
 local blas = require "fewhead.measure.blas"
 local helper = require "spec.helper"
 local json = require "fewhead.base.json"
-local plugin = require "spec.plugin"
 local process = require "spec.process"
 
 local folder = helper.folder()
 teardown(function() process.remove(folder) end)
 
--- A plain product, and the threads it was told in the first number of the release.
-local STAND_IN = plugin.library(folder, "blas", [[
-#include <stdio.h>
-#include <stdlib.h>
-static int threads;
-static char config[64], core[64];
-void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                 float beta, float *c, int ldc);
-void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                 float beta, float *c, int ldc) {
-  if (order != 101 || ta != 111 || tb != 111) return;
-  for (int i = 0; i < m; i += m - 1) /* the first and the last row */
-    for (int j = 0; j < n; j++) {
-      float sum = 0;
-      for (int p = 0; p < k; p++) sum += a[i * lda + p] * b[p * ldb + j];
-      c[i * ldc + j] = alpha * sum + (beta != 0 ? beta * c[i * ldc + j] : 0);
-    }
-}
-void openblas_set_num_threads(int n);
-void openblas_set_num_threads(int n) { threads = n; }
-char *openblas_get_corename(void);
-char *openblas_get_corename(void) {
-  const char *type = getenv("OPENBLAS_CORETYPE");
-  snprintf(core, sizeof core, "%s", type ? type : "none");
-  return core;
-}
-char *openblas_get_config(void);
-char *openblas_get_config(void) {
-  snprintf(config, sizeof config, "BLAS %d and more", threads);
-  return config;
-}]])
+local STAND_IN = require "spec.blas"(folder)
 
 describe("blas", function()
   it("multiplies with the threads of the device, its kernels chosen by the instruction set", function()
@@ -48,8 +17,14 @@ describe("blas", function()
       local n, want = sgemm.n, 0
       for p = 0, n - 1 do want = want + ((p %% 7) / 7) * (((p * n) %% 5) / 5) end
       print(sgemm, sgemm.flops, math.abs(sgemm.c[0] / want - 1) < 1e-5)]]):format(STAND_IN)
-    local out, status = helper.luajit(code, { cd = helper.root .. "." })
-    assert.same({ "sgemm 512 x 512 x 512 (BLAS 3, Cooperlake kernels)\t2147483648\ttrue", 0 }, { out, status })
+    local function kernels(env)
+      local out, status = helper.luajit(code, { cd = helper.root .. ".", env = env })
+      assert.equal(0, status)
+      return out
+    end
+    local printed = "sgemm 512 x 512 x 512 (BLAS 3, %s kernels)\t2147483648\ttrue"
+    assert.equal(printed:format "Cooperlake", kernels "env -u OPENBLAS_CORETYPE")
+    assert.equal(printed:format "Zen", kernels "OPENBLAS_CORETYPE=Zen") -- a setting of the environment stays
   end)
 
   it("says why a library cannot be loaded", function()
