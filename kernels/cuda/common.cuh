@@ -53,9 +53,10 @@ FHK_DEV uint32_t list_length(const fh_call &call, int64_t s) {
 }
 
 /* m: running maximum of the logits times log2(e); l: sum of 2^(logit - m). The sink enters the denominator only. */
-FHK_DEV float sink_log2(const fh_call &call, int head) {
-  return call.attn_sink ? __ldg(call.attn_sink + head) * kLog2e : -INFINITY;
+FHK_DEV float sink_of(const fh_call &call, int head) {
+  return call.attn_sink ? __ldg(call.attn_sink + head) : -INFINITY;
 }
+FHK_DEV float sink_log2(const fh_call &call, int head) { return sink_of(call, head) * kLog2e; }
 FHK_DEV float inverse_denominator(float m, float l, float sink) {
   const float d = l + ptx::exp2(sink - m);
   return l == 0.f ? 0.f : 1.f / d;

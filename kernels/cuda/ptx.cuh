@@ -139,6 +139,11 @@ FHK_DEV uint4 ld_shared4(uint32_t addr) {
                : "memory");
   return v;
 }
+FHK_DEV uint32_t ld_shared_u16(uint32_t addr) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(addr) : "memory");
+  return v;
+}
 FHK_DEV float ld_shared_f(uint32_t addr) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(addr) : "memory");

@@ -8,11 +8,11 @@
  *   warpgroup 3: fetch            warpgroup 0: score                  warpgroups 1, 2: pv, 256 columns each
  *   wait empty[slot] <------------------------------------------------ arrive empty[slot] once PV has read it
  *   cp.async 64 rows x 256 B
- *   arrive full[slot] ----------> S += Q[quarter] K[quarter]^T
- *                                 after the last quarter:
+ *   arrive full[slot] ----------> S += Q[quarter] K[quarter]^T, two quarters at once
+ *                                 after the last ones:
  *                                 arrive given of block n - 1 ------> O = O * rescale + P V
  *                                 wait taken of block n - 2 <-------- arrive taken
- *                                 mask, P = 2^(scale S - m)
+ *                                 mask, maximum, P = 2^(scale S - m)
  *                                 P to shared memory
  *
  * The tensor cores work on scores and on PV in turn. The scoring warps give P of a block away once they have queued the
@@ -20,17 +20,19 @@
  * PV warpgroups take four fifths of the pipe. The scores, which the longest chain waits for, then come late, and the
  * pipe idles while P is made of them.
  *
- * P refers to a maximum m that may lag: P of a block is made before the block's own maximum is known. Only if a row's
- * maximum has grown by more than kSlack is P made again, and O and the sum are brought up to the new m. A tile's end
- * brings the true maximum back.
+ * P refers to a maximum m that may lag: only if a row's maximum has grown by more than kSlack are O and the sum brought
+ * up to the new m. A tile's end brings the true maximum back.
  *
- * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: with more of it in registers too few are
- * left for exponentials to overlap. The first half passes through the ring, 32 rows a slot, so that few real rows cost
- * few slots; the rest is fetched to its place as soon as the last scores of the tile before are done.
+ * Half of Q lives in the registers of warpgroup 0, the rest in shared memory: with more of it in registers the compiler
+ * has too few for the scores, and lets the tensor cores wait for each instruction. Steps with Q in registers and steps
+ * with Q in shared memory alternate, since the tensor cores load Q of one while they multiply another; alone, a step
+ * with Q in shared memory takes half as long again. The first half passes through the ring, 32 rows a slot, so that few
+ * real rows cost few slots; the rest is fetched to its place as soon as the last scores of the tile before are done,
+ * behind the first slot of the tile's KV rows, which need not wait for it.
  *
  * What a row's query chose of a block is a word of 64 bits. The fetching warps, which have issue slots to spare, make
- * these words of the entries' marks, and the scoring threads test them. One fetching thread tells the others what the
- * next tile is.
+ * these words of the entries' marks, in an order in which a scoring thread's 16 bits lie side by side. One fetching
+ * thread tells the others what the next tile is.
  *
  * A tiling is a struct that is passed to the kernel by value:
  *   int32_t tiles                        tiles of the launch at most, below 2^31 - 2^16
@@ -164,6 +166,12 @@ struct Barriers {
   }
 };
 
+/* Which quarter of a block's columns its slot number k holds, and the other way round. The first two slots are those
+ * that the first products of either PV warpgroup let go, and their scores take Q from registers and from shared memory
+ * by turns, as do those of the last two. */
+FHK_DEV constexpr int quarter_of(int k) { return k == 1 || k == 2 ? 3 - k : k; }
+static_assert(kRegisterSteps == 16, "quarters 0 and 1 have their Q in registers, 2 and 3 in shared memory");
+
 /* Position in the ring. All roles step through the same slots: per tile those of Q, then four a block. */
 template <int kSlots>
 struct Ring {
@@ -249,11 +257,10 @@ struct Share {
   uint32_t mine;
 };
 
-/* Q of a tile: the columns for registers through the ring, the others to where wgmma reads them once that is free.
- * `filled`: granules of the tail that may be other than zero. */
+/* The columns of a tile's Q that go to registers, through the ring. */
 template <int kD, bool kAligned, typename Tiling>
 FHK_DEV void fetch_query(const Tiling &tiling, const Tile &tile, uint32_t smem, const Barriers<kD> &bar,
-                         const Share &share, int lane, uint32_t turn, Ring<Shape<kD>::kSlots> &ring, int &filled) {
+                         const Share &share, int lane, Ring<Shape<kD>::kSlots> &ring) {
   using X = Shape<kD>;
   for (int g = 0; g < granules(tile); g++) {
     const int r = g * kGranule + share.row0;
@@ -268,6 +275,14 @@ FHK_DEV void fetch_query(const Tiling &tiling, const Tile &tile, uint32_t smem, 
       ring.skip(1);
     }
   }
+}
+
+/* The columns of Q that wgmma reads in shared memory, once that is free. `filled`: granules of it that may be other
+ * than zero. */
+template <int kD, bool kAligned, typename Tiling>
+FHK_DEV void fetch_tail(const Tiling &tiling, const Tile &tile, uint32_t smem, const Barriers<kD> &bar,
+                        const Share &share, uint32_t turn, int &filled) {
+  using X = Shape<kD>;
   ptx::mbar_wait(bar.tail_empty(), (turn & 1) ^ 1);
   for (int g = 0; g < max(granules(tile), filled); g++) { /* with zeros where the last tile had rows, or nobody yet */
     const int r = g * kGranule + share.row0;
@@ -281,8 +296,12 @@ FHK_DEV void fetch_query(const Tiling &tiling, const Tile &tile, uint32_t smem, 
   copies_arrive<kAligned>(bar.tail_full());
 }
 
-/* The words of a block, by a warp for its 16 rows: bit j of a query's word says that the query chose entry j.
- * member0, member1: the lane's entry of the first 32 and of the second, a bit a query. */
+/* Bit b of a query's word of 64 stands for this entry of the block; b < 32, bit b + 32 for the fourth entry behind. So
+ * the bits 16 c .. 16 c + 15 are those of the columns that a scoring lane with lane % 4 = c holds, in its order. */
+FHK_DEV uint32_t entry_of_bit(uint32_t b) { return 8 * ((b & 15) >> 1) + 2 * (b >> 4) + (b & 1); }
+
+/* The words of a block, by a warp for its 16 rows: which entries each query chose. member0, member1: those of the
+ * lane's two entries, a bit a query. */
 FHK_DEV void store_words(uint32_t words, uint32_t member0, uint32_t member1, int query0, int queries, int lane) {
   uint2 word = make_uint2(0, 0);
   for (int q = 0; q < queries; q++) {
@@ -334,13 +353,13 @@ FHK_DEV void fetch(const Tiling &tiling, int32_t tiles, uint32_t smem, int t, in
       }
     };
     start_entries(0);
-    fetch_query<kD, kAligned>(tiling, tile, smem, bar, share, lane, turn, ring, filled);
+    fetch_query<kD, kAligned>(tiling, tile, smem, bar, share, lane, ring);
     /* ---- K = V */
     const int32_t blocks = blocks_of(tile);
     for (int32_t n = 0; n < blocks; n++) {
-      const uint32_t pos = n * kBlock + lane;
+      const uint32_t pos = n * kBlock + entry_of_bit(lane);
       const uint32_t member0 = pos < tile.entries ? tiling.member(tile, pos, query0 >> 5) : 0;
-      const uint32_t member1 = pos + 32 < tile.entries ? tiling.member(tile, pos + 32, query0 >> 5) : 0;
+      const uint32_t member1 = pos + 4 < tile.entries ? tiling.member(tile, pos + 4, query0 >> 5) : 0;
       const uint16_t *src[4];
       bool real[4];
 #pragma unroll
@@ -350,9 +369,11 @@ FHK_DEV void fetch(const Tiling &tiling, int32_t tiles, uint32_t smem, int t, in
       }
       if (n + 1 < blocks) start_entries(n + 1);
 #pragma unroll
-      for (int quarter = 0; quarter < kQuarters; quarter++) {
+      for (int k_slot = 0; k_slot < kQuarters; k_slot++) {
         const uint32_t dst = smem + X::kRing + ring.slot * kSlotBytes + share.mine;
-        if (quarter == kQuarters - 1) { /* those of three blocks ago were used before PV let go of the slot before */
+        if (k_slot == 1 && n == 0) /* before the first scores that need it; the slot in front need not wait for it */
+          fetch_tail<kD, kAligned>(tiling, tile, smem, bar, share, turn, filled);
+        if (k_slot == kQuarters - 1) { /* those of three blocks ago were used before PV let go of the slot before */
           store_words(words + warp * kGranule * 8, member0, member1, query0, queries, lane);
           words = next_words<kD>(smem, words);
         }
@@ -361,7 +382,8 @@ FHK_DEV void fetch(const Tiling &tiling, int32_t tiles, uint32_t smem, int t, in
         for (int c = 0; c < 2; c++) {
 #pragma unroll
           for (int k = 0; k < 4; k++)
-            copy_unit<kAligned>(dst + c * kSliceBytes + k * kGranuleSlice, src[k] + (quarter * 2 + c) * 64, real[k]);
+            copy_unit<kAligned>(dst + c * kSliceBytes + k * kGranuleSlice, src[k] + (quarter_of(k_slot) * 2 + c) * 64,
+                                real[k]);
         }
         slot_arrive<kAligned>(bar.full(ring.slot), lane);
         ring.skip(1);
@@ -406,10 +428,14 @@ FHK_DEV float2 larger_pair(float2 x, const float *s) {
 /* The largest of the lane's scores of either row. */
 template <bool kShared>
 FHK_DEV float2 lane_max(const float (&s)[32]) {
-  float2 x = make_float2(-INFINITY, -INFINITY);
+  float2 x[4];
 #pragma unroll
-  for (int j = 0; j < 32; j += 4) x = larger_pair<kShared>(x, s + j);
-  return x;
+  for (int j = 0; j < 4; j++) {
+    const float *t = s + 8 * j;
+    x[j] = larger_pair<kShared>(make_float2(larger<kShared>(t[0], t[1]), larger<kShared>(t[2], t[3])), t + 4);
+  }
+  return make_float2(larger<kShared>(larger<kShared>(x[0].x, x[1].x), larger<kShared>(x[2].x, x[3].x)),
+                     larger<kShared>(larger<kShared>(x[0].y, x[1].y), larger<kShared>(x[2].y, x[3].y)));
 }
 /* The largest over the four lanes that share two rows, NaN left out. */
 FHK_DEV float2 quad_max(float2 x) {
@@ -421,18 +447,16 @@ FHK_DEV float2 quad_max(float2 x) {
   return x;
 }
 
-/* Replace the scores of pairs that do not belong together: bit j of a row's word is entry j of the block. */
+/* Replace the scores of pairs that do not belong together: bit 2 j + e of chosen0 or chosen1 says that the lane's first
+ * or second row chose column 8 j + 2 (lane % 4) + e. */
 template <typename Replace>
-FHK_DEV void hide(float (&s)[32], uint2 word0, uint2 word1, int lane, Replace &&replace) {
-  const int shift = 2 * (lane & 3);
-  word0.x >>= shift, word0.y >>= shift, word1.x >>= shift, word1.y >>= shift;
+FHK_DEV void hide(float (&s)[32], uint32_t chosen0, uint32_t chosen1, Replace &&replace) {
 #pragma unroll
   for (int j = 0; j < 8; j++) {
 #pragma unroll
-    for (int e = 0; e < 2; e++) { /* column 8 j + 2 (lane % 4) + e, as the accumulator has it */
-      const uint32_t bit = 1u << (8 * (j & 3) + e);
-      if (!((j < 4 ? word0.x : word0.y) & bit)) s[4 * j + e] = replace(s[4 * j + e]);
-      if (!((j < 4 ? word1.x : word1.y) & bit)) s[4 * j + 2 + e] = replace(s[4 * j + 2 + e]);
+    for (int e = 0; e < 2; e++) {
+      if (!(chosen0 >> (2 * j + e) & 1)) s[4 * j + e] = replace(s[4 * j + e]);
+      if (!(chosen1 >> (2 * j + e) & 1)) s[4 * j + 2 + e] = replace(s[4 * j + 2 + e]);
     }
   }
 }
@@ -453,7 +477,8 @@ FHK_DEV void silence(const float (&s)[32], uint32_t ring, const Ring<kSlots> &af
       bool bad = false;
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const uint32_t slice = 4 * h + (lane >> 3), slot = after.ahead(kSlots - kQuarters + (slice >> 1)).slot;
+        const uint32_t slice = 4 * h + (lane >> 3),
+                       slot = after.ahead(kSlots - kQuarters + quarter_of(slice >> 1)).slot;
         to[h] = ring + slot * kSlotBytes + (slice & 1) * kSliceBytes + row * 128 + (lane & 7) * 16;
         const float4 v = ptx::ld_shared_f4(to[h]);
         for (const float pair : {v.x, v.y, v.z, v.w}) {
@@ -495,7 +520,8 @@ FHK_DEV void load_query(uint32_t (&q)[kRegisterSteps][4], const Tile &tile, uint
 }
 
 /* Queue S = Q K^T of a block, number n of its tile and `turn` of the CTA. The P of the block before is given away
- * when all of it is queued. */
+ * when all of it is queued. A step with Q in registers and one with Q in shared memory follow each other by turns: the
+ * tensor cores load the one's Q while they multiply the other's. */
 template <int kD>
 FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4], uint32_t smem,
                           const Barriers<kD> &bar, Ring<Shape<kD>::kSlots> &ring, int32_t n, uint32_t turn,
@@ -503,23 +529,26 @@ FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4]
   using X = Shape<kD>;
   const uint64_t tail = ptx::desc_k_major(smem + X::kQueryTail);
 #pragma unroll
-  for (int quarter = 0; quarter < kQuarters; quarter++) {
-    if (quarter == kRegisterSteps / 8 && n == 0) ptx::mbar_wait(bar.tail_full(), tile_turn & 1);
+  for (int pair = 0; pair < 2; pair++) { /* of slots: quarters `pair` and 2 + pair */
+    const Ring<X::kSlots> right = ring.ahead(1);
+    if (pair == 0 && n == 0) ptx::mbar_wait(bar.tail_full(), tile_turn & 1);
     ptx::mbar_wait(bar.full(ring.slot), ring.phase);
-    ptx::fence_proxy_async(); /* landed cp.async writes, before wgmma reads them */
+    ptx::mbar_wait(bar.full(right.slot), right.phase);
+    ptx::fence_proxy_async(); /* landed cp.async writes, and P of the block before, before wgmma reads them */
     ptx::wgmma_fence();
-    const uint64_t k_desc = ptx::desc_k_major(smem + X::kRing + ring.slot * kSlotBytes);
+    const uint64_t left_k = ptx::desc_k_major(smem + X::kRing + ring.slot * kSlotBytes);
+    const uint64_t right_k = ptx::desc_k_major(smem + X::kRing + right.slot * kSlotBytes);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-      const int step = quarter * 8 + k, beyond = step - kRegisterSteps;
-      const uint64_t k_step = k_desc + (k >> 2) * (kSliceBytes / 16) + (k & 3) * 2;
-      if (beyond < 0) ptx::wgmma_rs<0>(s, q[step < kRegisterSteps ? step : 0], k_step, step != 0);
-      else ptx::wgmma_ss<0, 0>(s, tail + (beyond >> 2) * (kSliceBytes / 16) + (beyond & 3) * 2, k_step, 1);
+      const int step = pair * 8 + k;
+      const uint32_t at = (k >> 2) * (kSliceBytes / 16) + (k & 3) * 2;
+      ptx::wgmma_rs<0>(s, q[step], left_k + at, step != 0);
+      ptx::wgmma_ss<0, 0>(s, tail + (step >> 2) * (kSliceBytes / 16) + (step & 3) * 2, right_k + at, 1);
     }
     ptx::wgmma_commit();
-    ring.skip(1);
-    if (quarter + 1 == kQuarters && n > 0) warp_arrive(bar.given((turn & 1) ^ 1), lane);
+    ring.skip(2);
   }
+  if (n > 0) warp_arrive(bar.given((turn & 1) ^ 1), lane);
   if constexpr (X::kRope) {
     ptx::mbar_wait(bar.rope_full(), turn & 1);
     ptx::fence_proxy_async();
@@ -532,49 +561,50 @@ FHK_DEV void queue_scores(float (&s)[32], const uint32_t (&q)[kRegisterSteps][4]
   }
 }
 
-/* P = 2^(scale S - m) to shared memory at p_mine. Returns the lane's part of the sums of its two rows; `largest`:
- * its largest scores. */
-template <bool kShared>
-FHK_DEV float2 make_p(const float (&s)[32], float scale, float m0, float m1, uint32_t p_mine, uint32_t frag_row,
-                      uint32_t frag_unit, float2 &largest) {
+/* P = 2^(scale S - m) to shared memory; p_mine: where the lane's unit of the first 16 columns goes. Returns the lane's
+ * part of the sums of its two rows. S is lost: with the exponentials in its registers many of them are on their way at
+ * once. */
+FHK_DEV float2 make_p(float (&s)[32], float scale, float m0, float m1, uint32_t p_mine) {
   float2 sums = make_float2(0.f, 0.f);
-  largest = make_float2(-INFINITY, -INFINITY);
-  float e[2][8];
 #pragma unroll
   for (int k = 0; k <= 4; k++) { /* exponentials of one k16 step are on their way while those of the last are used */
     if (k < 4) {
 #pragma unroll
-      for (int j = 0; j < 8; j++) e[k & 1][j] = ptx::exp2_here(fmaf(s[8 * k + j], scale, j & 2 ? -m1 : -m0));
-#pragma unroll
-      for (int j = 8 * k; j < 8 * k + 8; j += 4) largest = larger_pair<kShared>(largest, s + j);
+      for (int j = 0; j < 8; j++) s[8 * k + j] = ptx::exp2_here(fmaf(s[8 * k + j], scale, j & 2 ? -m1 : -m0));
     }
     if (k > 0) {
-      const float(&p)[8] = e[(k & 1) ^ 1];
+      const float *p = s + 8 * (k - 1);
       sums.x += (p[0] + p[1]) + (p[4] + p[5]);
       sums.y += (p[2] + p[3]) + (p[6] + p[7]);
-      ptx::stmatrix4(p_mine + swizzled(frag_row, 2 * (k - 1) + frag_unit), ptx::pack_bf16(p[0], p[1]),
-                     ptx::pack_bf16(p[2], p[3]), ptx::pack_bf16(p[4], p[5]), ptx::pack_bf16(p[6], p[7]));
+      /* swizzled() leaves the unit's upper bits, which number the 16 columns, where a xor reaches them. */
+      ptx::stmatrix4(p_mine ^ (k - 1) << 5, ptx::pack_bf16(p[0], p[1]), ptx::pack_bf16(p[2], p[3]),
+                     ptx::pack_bf16(p[4], p[5]), ptx::pack_bf16(p[6], p[7]));
     }
   }
   return sums;
 }
 
-/* The end of a tile, by the first lane of each quad: what O is multiplied by to be out, and the statistics. top: the
- * true maxima of its two rows; rest: what brings O and the sums up to them; l: the whole sums by then. */
+/* The end of a tile, by the first lane of each quad: what O is multiplied by to be out. top: the true maxima of its two
+ * rows; rest: what brings O and the sums up to them; l: the whole sums by then. */
 template <typename Tiling>
-FHK_DEV void finish_rows(const Tiling &tiling, const Tile &tile, int r0, float2 top, float2 rest, float2 l, float sink0,
-                         float sink1, uint32_t finish) {
+FHK_DEV void finish_rows(float2 top, float2 rest, float2 l, float sink0, float sink1, uint32_t finish) {
+  if constexpr (!Tiling::kPartial) {
+    rest.x *= inverse_denominator(top.x, l.x, sink0 * kLog2e);
+    rest.y *= inverse_denominator(top.y, l.y, sink1 * kLog2e);
+  }
+  ptx::st_shared_f(finish, rest.x);
+  ptx::st_shared_f(finish + 8 * 4, rest.y);
+}
+/* And the statistics, which nobody waits for. */
+template <typename Tiling>
+FHK_DEV void store_sums(const Tiling &tiling, const Tile &tile, int r0, float2 top, float2 l) {
   const int r1 = r0 + 8;
   if constexpr (Tiling::kPartial) {
     tiling.sums(tile)[r0] = make_float2(top.x, l.x);
     tiling.sums(tile)[r1] = make_float2(top.y, l.y);
-    ptx::st_shared_f(finish, rest.x);
-    ptx::st_shared_f(finish + 8 * 4, rest.y);
   } else {
     if (r0 < tile.rows) tiling.statistics(tile, r0, top.x, l.x);
     if (r1 < tile.rows) tiling.statistics(tile, r1, top.y, l.y);
-    ptx::st_shared_f(finish, inverse_denominator(top.x, l.x, sink0) * rest.x);
-    ptx::st_shared_f(finish + 8 * 4, inverse_denominator(top.y, l.y, sink1) * rest.y);
   }
 }
 
@@ -585,66 +615,57 @@ FHK_DEV void score(const Tiling &tiling, uint32_t smem, int warp, int lane) {
   /* This lane's row and first unit for ldmatrix: matrices 0, 1 are rows 0..7, 8..15 of the left 8 columns, 2, 3 of
    * the right. */
   const uint32_t frag_row = (lane & 7) + ((lane >> 3) & 1) * 8, frag_unit = lane >> 4;
-  const uint32_t p_mine = smem + X::kP + warp * kGranuleSlice;
+  const uint32_t p_mine = smem + X::kP + warp * kGranuleSlice + swizzled(frag_row, frag_unit);
   const int r0 = warp * kGranule + (lane >> 2), r1 = r0 + 8;
   Ring<X::kSlots> ring;
   uint32_t turn = 0; /* blocks so far */
   uint32_t words = smem + X::kWords;
-  const uint32_t word0 = (warp * kGranule + tiling.query_of(r0) - tiling.query_of(warp * kGranule)) * 8;
+  const uint32_t word0 =
+      (warp * kGranule + tiling.query_of(r0) - tiling.query_of(warp * kGranule)) * 8 + 2 * (lane & 3);
   const uint32_t word1 = word0 + (tiling.query_of(r1) - tiling.query_of(r0)) * 8;
   for (uint32_t tile_turn = 0;; tile_turn++) {
     Tile tile = hear_tile<kD>(smem, tile_turn);
     if (tile.rows < 0) break;
     const int32_t blocks = blocks_of(tile);
-    float sink0 = -INFINITY, sink1 = -INFINITY;
-    if constexpr (!Tiling::kPartial) {
-      if (r0 < tile.rows) sink0 = tiling.sink(tile, r0);
-      if (r1 < tile.rows) sink1 = tiling.sink(tile, r1);
-    }
-    /* ---- Q from the ring to registers */
     uint32_t q[kRegisterSteps][4];
     load_query<kD>(q, tile, smem, bar, ring, frag_row, frag_unit, warp, lane);
-    asm volatile("" : "+f"(sink0), "+f"(sink1));    /* loaded by now, not where the tile ends */
     float2 top = make_float2(-INFINITY, -INFINITY); /* the lane's largest scores so far */
     float m0 = kMaxStart, m1 = kMaxStart;           /* the maxima that P and the sums refer to */
     float l0 = 0.f, l1 = 0.f;
     for (int32_t n = 0; n < blocks; n++) {
+      const bool last = n + 1 == blocks;
       const uint32_t buffer = turn & 1;
       float s[32];
       queue_scores<kD>(s, q, smem, bar, ring, n, turn, tile_turn, lane);
+      float sink0 = -INFINITY, sink1 = -INFINITY; /* of the tile that ends with this block, on their way until then */
+      if constexpr (!Tiling::kPartial) {
+        if (last) {
+          tile = hear_tile<kD>(smem, tile_turn); /* again: it would cost registers beside Q */
+          if (r0 < tile.rows) sink0 = tiling.sink(tile, r0);
+          if (r1 < tile.rows) sink1 = tiling.sink(tile, r1);
+        }
+      }
       ptx::mbar_wait(bar.taken(buffer), (turn >> 1 & 1) ^ 1);
       const uint32_t rescale = smem + X::kRescale + (buffer * kRows + r0) * 4;
       if ((lane & 3) == 0) {
         ptx::st_shared_f(rescale, 1.f);
         ptx::st_shared_f(rescale + 8 * 4, 1.f);
       }
-      float2 x, sums;
-      auto make = [&]() {
-        sums = make_p<Tiling::kShared>(s, tiling.scale, m0, m1, p_mine + buffer * kSliceBytes, frag_row, frag_unit, x);
-      };
-      auto hide_others = [&]() {
-        const uint2 mine0 = ptx::ld_shared2(words + word0), mine1 = ptx::ld_shared2(words + word1);
-        if (Tiling::kShared || (mine0.x & mine0.y) != ~0u)
-          hide(s, mine0, mine1, lane, [](float x) { return Tiling::kShared ? fmaf(x, 0.f, -INFINITY) : -INFINITY; });
-      };
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       if constexpr (X::kRope) warp_arrive(bar.rope_empty(), lane);
-      if (n + 1 == blocks) warp_arrive(bar.tail_empty(), lane);
-      if (n > 0) { /* masked and made into P in one stretch, for the compiler to interleave */
-        hide_others();
-        make();
-      } else {
-        hide_others();
-        x = lane_max<Tiling::kShared>(s);
-      }
+      if (last) warp_arrive(bar.tail_empty(), lane);
+      const uint32_t chosen0 = ptx::ld_shared_u16(words + word0), chosen1 = ptx::ld_shared_u16(words + word1);
+      if (Tiling::kShared || chosen0 != 0xffff)
+        hide(s, chosen0, chosen1, [](float x) { return Tiling::kShared ? fmaf(x, 0.f, -INFINITY) : -INFINITY; });
+      float2 x = lane_max<Tiling::kShared>(s);
       if (n == 0 ||
           __any_sync(~0u, !(fmaf(x.x, tiling.scale, -m0) <= kSlack) | !(fmaf(x.y, tiling.scale, -m1) <= kSlack))) {
         if constexpr (Tiling::kShared) {
           if (__any_sync(~0u, !(x.x < INFINITY) | !(x.y < INFINITY))) {
             silence(s, smem + X::kRing, ring, lane);
             /* The words are read anew, or the compiler keeps the 64 conditions of above for this. */
-            hide(s, ptx::ld_shared2(words + word0), ptx::ld_shared2(words + word1), lane,
+            hide(s, ptx::ld_shared_u16(words + word0), ptx::ld_shared_u16(words + word1),
                  [](float) { return -INFINITY; });
             x = lane_max<true>(s);
           }
@@ -659,24 +680,24 @@ FHK_DEV void score(const Tiling &tiling, uint32_t smem, int warp, int lane) {
           ptx::st_shared_f(rescale, rescale0);
           ptx::st_shared_f(rescale + 8 * 4, rescale1);
         }
-        make();
       }
+      const float2 sums = make_p(s, tiling.scale, m0, m1, p_mine + buffer * kSliceBytes);
       top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
       l0 += sums.x, l1 += sums.y;
       words = next_words<kD>(smem, words);
-      if (n + 1 == blocks) {                   /* out = O / (l + 2^(sink - m)), with the true maxima again */
-        tile = hear_tile<kD>(smem, tile_turn); /* again: it would cost registers beside Q */
-        top = quad_max(top);
-        const float top0 = fmaxf(top.x * tiling.scale, kMaxStart), top1 = fmaxf(top.y * tiling.scale, kMaxStart);
-        const float rest0 = ptx::exp2(m0 - top0), rest1 = ptx::exp2(m1 - top1);
-        const float2 l = quad_sum(make_float2(l0 * rest0, l1 * rest1));
-        if ((lane & 3) == 0)
-          finish_rows(tiling, tile, r0, make_float2(top0, top1), make_float2(rest0, rest1), l, sink0, sink1,
-                      smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4);
-      }
-      ptx::fence_proxy_async();                                  /* P, before wgmma reads it */
-      if (n + 1 == blocks) warp_arrive(bar.given(buffer), lane); /* no next scores to queue first */
       turn++;
+      if (!last) continue;
+      /* out = O / (l + 2^(sink - m)), with the true maxima again */
+      if constexpr (Tiling::kPartial) tile = hear_tile<kD>(smem, tile_turn);
+      top = quad_max(top);
+      top = make_float2(fmaxf(top.x * tiling.scale, kMaxStart), fmaxf(top.y * tiling.scale, kMaxStart));
+      const float2 rest = make_float2(ptx::exp2(m0 - top.x), ptx::exp2(m1 - top.y));
+      const float2 l = quad_sum(make_float2(l0 * rest.x, l1 * rest.y));
+      if ((lane & 3) == 0)
+        finish_rows<Tiling>(top, rest, l, sink0, sink1, smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4);
+      ptx::fence_proxy_async();             /* P, before wgmma reads it */
+      warp_arrive(bar.given(buffer), lane); /* no next scores to queue first */
+      if ((lane & 3) == 0) store_sums(tiling, tile, r0, top, l);
     }
   }
 }
@@ -743,8 +764,11 @@ FHK_DEV void pv(const Tiling &tiling, uint32_t smem, int half, int warp, int lan
     float finish0, finish1;
     for (int32_t n = 0; n < blocks; n++) {
       const uint32_t buffer = turn & 1;
-      ptx::mbar_wait(bar.given(buffer), turn >> 1 & 1); /* also says that K = V of this block has landed: its
-                                                           scores are done */
+      const Ring<X::kSlots> left = ring.ahead(quarter_of(2 * half)), right = ring.ahead(quarter_of(2 * half + 1));
+      ptx::mbar_wait(bar.full(left.slot), left.phase);
+      ptx::mbar_wait(bar.full(right.slot), right.phase);
+      ptx::fence_proxy_async(); /* landed V, before wgmma reads it */
+      ptx::mbar_wait(bar.given(buffer), turn >> 1 & 1);
       turn++;
       const float rescale0 = ptx::ld_shared_f(smem + X::kRescale + (buffer * kRows + r0) * 4);
       const float rescale1 = ptx::ld_shared_f(smem + X::kRescale + (buffer * kRows + r1) * 4);
@@ -755,11 +779,9 @@ FHK_DEV void pv(const Tiling &tiling, uint32_t smem, int half, int warp, int lan
           o1[4 * j] *= rescale0, o1[4 * j + 1] *= rescale0, o1[4 * j + 2] *= rescale1, o1[4 * j + 3] *= rescale1;
         }
       }
-      const uint32_t slot0 = ring.ahead(2 * half).slot, slot1 = ring.ahead(2 * half + 1).slot;
       const uint64_t p = ptx::desc_k_major(smem + X::kP + buffer * kSliceBytes);
-      const uint64_t v0 = ptx::desc_mn_major(smem + X::kRing + slot0 * kSlotBytes, kSliceBytes);
-      const uint64_t v1 = ptx::desc_mn_major(smem + X::kRing + slot1 * kSlotBytes, kSliceBytes);
-      ptx::fence_proxy_async(); /* V, seen through `given`, before wgmma reads it */
+      const uint64_t v0 = ptx::desc_mn_major(smem + X::kRing + left.slot * kSlotBytes, kSliceBytes);
+      const uint64_t v1 = ptx::desc_mn_major(smem + X::kRing + right.slot * kSlotBytes, kSliceBytes);
       ptx::keep(o0);
       ptx::keep(o1);
       ptx::wgmma_fence();
@@ -771,14 +793,14 @@ FHK_DEV void pv(const Tiling &tiling, uint32_t smem, int half, int warp, int lan
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       ptx::keep(o0);
-      warp_arrive(bar.empty(slot0), lane);
+      warp_arrive(bar.empty(left.slot), lane);
       ptx::wgmma_wait<0>();
       ptx::keep(o1);
       if (n + 1 == blocks) { /* before `taken` lets them be written anew */
         finish0 = ptx::ld_shared_f(smem + X::kFinish + ((tile_turn & 1) * kRows + r0) * 4);
         finish1 = ptx::ld_shared_f(smem + X::kFinish + ((tile_turn & 1) * kRows + r1) * 4);
       }
-      warp_arrive(bar.empty(slot1), lane);
+      warp_arrive(bar.empty(right.slot), lane);
       warp_arrive(bar.taken(buffer), lane);
       ring.skip(kQuarters);
     }

@@ -111,7 +111,7 @@ struct Packed {
     return static_cast<uint16_t *>(call.out) + query(tile, q) * call.out_stride_s +
            (r - q * call.h_q) * call.out_stride_h;
   }
-  FHK_DEV float sink(const Tile &, int r) const { return sink_log2(call, r - query_of(r) * call.h_q); }
+  FHK_DEV float sink(const Tile &, int r) const { return sink_of(call, r - query_of(r) * call.h_q); }
   FHK_DEV void statistics(const Tile &tile, int r, float m, float l) const {
     const int q = query_of(r);
     store_statistics(call, query(tile, q), r - q * call.h_q, m, l);
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(128) combine(const __grid_constant__ Packed<tr
     const float m = second ? m1 : m0, l = second ? l1 : l0;
     if (r >= tile.rows) continue;
     if (vector0 == 0 && (lane & 3) == 0) tiling.statistics(tile, r, m, l);
-    const float factor = inverse_denominator(m, l, tiling.sink(tile, r));
+    const float factor = inverse_denominator(m, l, tiling.sink(tile, r) * kLog2e);
     uint16_t *row = tiling.out_row(tile, r) + vector0 * 8 + 2 * (lane & 3);
 #pragma unroll
     for (int v = 0; v < kCombineVectors; v++) {

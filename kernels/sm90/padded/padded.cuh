@@ -56,7 +56,7 @@ struct Padded {
   FHK_DEV uint16_t *out_row(const Tile &tile, int r) const {
     return static_cast<uint16_t *>(call.out) + tile.first * call.out_stride_s + (tile.part + r) * call.out_stride_h;
   }
-  FHK_DEV float sink(const Tile &tile, int r) const { return sink_log2(call, tile.part + r); }
+  FHK_DEV float sink(const Tile &tile, int r) const { return sink_of(call, tile.part + r); }
   FHK_DEV void statistics(const Tile &tile, int r, float m, float l) const {
     store_statistics(call, tile.first, tile.part + r, m, l);
   }
