@@ -864,6 +864,12 @@ int fhk_plan_prepare(void) {
   if (status == cudaSuccess) status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   for (int k = 0; k < 4 && status == cudaSuccess; k++)
     status = cudaFuncSetAttribute(kernel_of(k / 2, k % 2), cudaFuncAttributeMaxDynamicSharedMemorySize, most - 1024);
+  /* They use none, but stand between kernels that do: a multiprocessor would have to empty to share its memory anew. */
+  const void *const orders[] = {reinterpret_cast<const void *>(order_direct),
+                                reinterpret_cast<const void *>(order_sorted)};
+  for (int k = 0; k < 2 && status == cudaSuccess; k++)
+    status =
+        cudaFuncSetAttribute(orders[k], cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   return status;
 }
 
