@@ -34,7 +34,7 @@ local sizes = fh.axis.integers("--s-q", opt.s_q, 1)
 local by_kind, by_heads, wide, range = b:table { kinds = kinds, heads = { 8 }, s_q = sizes, paths = paths }, {}, {}, {}
 if not opt.quick then
   by_heads = b:table { kinds = { csa(4), kept(0.9, 4), kept(0.9, 4, LONG), uniform }, heads = { 4, 16, 32 },
-    s_q = { 64, 1024, 8192 }, paths = paths }
+    s_q = { 64, 1024, 4096, 8192 }, paths = paths }
   local function v32(name, prompt, keep) -- V3.2's and GLM's width: no window, an index over tokens
     return { name = name, options = { pattern = keep and "local" or "csa", keep = keep, preset = "v3.2 tp8" }, prompt = prompt }
   end

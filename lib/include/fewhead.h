@@ -385,12 +385,12 @@ fh_status fh_costs_choose(const fh_costs *costs, const fh_work *work, int32_t ro
  * group are equal, entries = keys / group), P the microseconds of the plan. work->entries is not read.
  *  - planned 1, the call brings a plan: packs if R - K > 0 and R - K >= the call_us of the row path, which has to start
  *    beside packed where only some groups are packed.
- *  - planned 0, the plan would have to be built: packs if R - K - P >= V and R + V <= 1.05 * padded. V are the
- *    microseconds of a plan in vain (costs->vain). So lists that share nothing make a call at most 5 % slower than
+ *  - planned 0, the plan would have to be built: packs if R - K - P >= V and R + V <= 1.06 * padded. V are the
+ *    microseconds of a plan in vain (costs->vain). So lists that share nothing make a call at most 6 % slower than
  *    padding. If rows one by one are padded, a plan is built for large calls only: a caller who knows that lists share
  *    keys brings a plan, or costs in which plans are cheap.
  * Example: an H200, 8 heads, s_q 1024, full lists of 640: padded 134.5 us, gather R = 92.3 us, packed at best K = 24.5
- * us, plan P = 12.6 us, in vain V = 19.5 us. R - K - P = 55.2 >= V, and R + V = 111.8 <= 1.05 * padded = 141.2:
+ * us, plan P = 12.6 us, in vain V = 19.5 us. R - K - P = 55.2 >= V, and R + V = 111.8 <= 1.06 * padded = 142.6:
  * FH_AUTO builds the plan.
  * On CUDA every list counts as full. row_invariant 1: *packs is 0. A pure function. Fails as fh_costs_choose does.
  */
