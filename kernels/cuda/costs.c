@@ -69,7 +69,7 @@ static const device_costs devices[] = {
                 {"portable gather", 8, 0, {5.3, 0.0, 10.15}},
                 {"portable gather", 16, 0, {5.3, 0.0, 6.97}},
                 {"portable gather", 32, 0, {5.3, 0.0, 6.56}},
-                {"portable packed", 64, 0, {5.0, 0.0975, 6.2}},
+                {"portable packed", 64, 0, {5.0, 0.071, 2.9}},
                 {"sm90 padded", 8, 1, {5.2, 0.0, 1.46}},
                 {"sm90 padded", 16, 1, {5.2, 0.0, 1.57}},
                 {"sm90 padded", 20, 1, {5.2, 0.0, 1.53}},

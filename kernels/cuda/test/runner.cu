@@ -49,6 +49,7 @@ const fhk_kernel *row_of(const char *kernel, const fhk_gpu &on, const fh_call &c
 fhk_gpu Family::device() const {
   fhk_gpu on = gpu;
   if (multiprocessors) on.multiprocessors = multiprocessors;
+  if (capability) on.capability = capability;
   return on;
 }
 

@@ -47,6 +47,7 @@ struct Family {
   /* FH_AUTO: a plan whose packed groups cost what half full lists cost row by row, so that both kinds of work are
    * there; the packed kernel has its groups, this kernel the others. */
   bool parts = false;
+  int32_t capability = 0; /* 0: the device's; else as a device of this one would run it */
 
   fhk_gpu device() const;
   bool plans() const { return parts || path == FH_PACKED; }
