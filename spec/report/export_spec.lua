@@ -43,6 +43,13 @@ describe("export.markdown", function()
       "| 128 | gather | - | - | - | - | - | 50.0 % | fail |", "",
     }, "\n"), export.markdown { some.record(100), some.failed { case = { s_q = 128 } } })
   end)
+
+  it("keeps the ratio of compression and the speed-up apart", function()
+    local text = export.markdown { some.record(100, { case = { ratio = 1 } }), some.record(50, { case = { ratio = 4 },
+      verdict = { verdict = "faster", ratio = 2, lo = 2, hi = 2, against = "padded" } }) }
+    assert.matches("\n| 1 | gather | 100.0 us | [^\n]- | %- | %- |", text)
+    assert.matches("\n| 4 | gather | 50.0 us | [^\n]- | 2.00 | padded |", text)
+  end)
 end)
 
 local sqlite = export.has_sqlite() and it

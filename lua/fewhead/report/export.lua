@@ -179,13 +179,13 @@ local function table_of(list, make)
   for _, name in ipairs(found.varying) do columns[#columns + 1] = { key = name } end
   for _, column in ipairs {
     { key = "path", align = "left" }, { key = "median", format = tables.time }, { key = "spread", title = "p05 .. p95" },
-    { key = "n" }, { key = "ratio", title = "speed-up", format = "%.2f" }, { key = "against", title = "over", align = "left" },
+    { key = "n" }, { key = "speed_up", title = "speed-up", format = "%.2f" }, { key = "against", title = "over", align = "left" },
     { key = "waste", format = percent }, { key = "parity", align = "left" },
   } do columns[#columns + 1] = column end
   for i, r in ipairs(list) do
     local row, time, verdict = {}, r.time, r.verdict or {}
     for name, value in pairs(found.flats[i]) do row[name] = value end
-    row.path, row.parity, row.ratio, row.against = r.path, r.parity.status, verdict.ratio, verdict.against
+    row.path, row.parity, row.speed_up, row.against = r.path, r.parity.status, verdict.ratio, verdict.against
     row.waste = r.work and r.work.waste
     if time then
       row.median, row.n = time.median_us, time.n
