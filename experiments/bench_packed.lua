@@ -6,7 +6,7 @@
 -- padded and gather work query by query; packed runs on a plan that is there, whose building stands beside it; auto is what a
 -- caller gets who brings no plan and says nothing, all of it in its time.
 --
--- Answer on an H200, 8 heads, 8192 rows: packed is 1.97 (csa, ratio 1) to 5.01 (local, ratio 4) times as fast as padded, and 1.07
+-- Answer on an H200, 8 heads, 8192 rows: packed is 1.99 (csa, ratio 1) to 5.02 (local, ratio 4) times as fast as padded, and 1.07
 -- where lists share almost nothing; at s_q 64 gather is faster than packed.
 local fh = require "fewhead"
 

@@ -6,7 +6,8 @@
 --   ./fewhead run experiments/peers.lua --indices layer7.npy                  on lists that an engine was called with
 --   ./fewhead run experiments/peers.lua --device cuda:0 --out results/DEVICE
 --
--- Answer on an H200, vLLM 0.33's FlashMLA on 64 heads over the best path: 1.38 at s_q 64, 2.49 (csa) and 5.62 (local) at 8192.
+-- Answer on an H200, the best kernel of vLLM 0.33 over the best path, at 8192 rows: V4.1-Flash at TP8 2.49 (csa) and 5.64
+-- (local), GLM-5.2 at TP8 3.72 and 5.50, where FlashAttention 3 is the best of vLLM's.
 --
 -- Where there is no FlashMLA, a line says what was looked for, and the built-in padded path stands in. Then native heads are
 -- compared with padded ones as the published few-head kernel was, beside its figures. Exit status: 0, 1 when something was wrong

@@ -156,15 +156,17 @@ function KINDS.peers(folder, where)
   })
 end
 
--- Every path by the lists' kind.
-function KINDS.packed(folder, where)
-  local rows = rows_of(need(folder, "packed"), where, { "cell", "s_q", "h_q" })
+-- Every path by the lists' kind. name: of the records.
+local function by_lists(folder, where, name)
+  local rows = rows_of(need(folder, name), where, { "cell", "s_q", "h_q" })
   return markdown(rows, {
     CELL, field "s_q", field "h_q", us "padded", us "gather", us "packed",
     { key = "plan", format = tables.time, of = function(row) return row.records.packed and row.records.packed.time.plan_us end },
     us "auto", ratio("padded / packed", "padded", "packed"), OVER_AUTO,
   })
 end
+function KINDS.packed(folder, where) return by_lists(folder, where, "packed") end
+function KINDS.packed_tile(folder, where) return by_lists(folder, where, "packed_tile") end
 
 -- padded over auto: a row for each kind of lists, a column for each s_q.
 function KINDS.auto(folder, where)
