@@ -47,17 +47,20 @@ static fh_device *open_device(int32_t threads) {
   return device;
 }
 
-/* A child that exits looks for no leaks: AddressSanitizer's search for them takes locks that a thread of the parent may
- * have held at the fork, and then hangs. */
+/* AddressSanitizer holds locks of its own while a thread starts and while it looks for leaks; a child that is forked
+ * then, or looks for leaks itself, may hang. So threads have started before a fork, and a child looks for no leaks. */
 static int is_child;
 #ifdef __SANITIZE_ADDRESS__
-int __lsan_is_turned_off(void);
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void) { return is_child; }
+static void let_threads_start(void) { usleep(200000); }
+#else
+static void let_threads_start(void) {}
 #endif
 
 static int only_exits(fh_device *device) { return device != NULL; }
 
-/* How a child ended that ran what(device) and left with its answer; -1 for one that hung. */
+/* How a child ended that ran what(device) and left with its answer: its status, or less the signal; -14: it hung. */
 static int in_child(fh_device *device, int (*what)(fh_device *)) {
   const pid_t child = fork();
   if (child == 0) {
@@ -69,7 +72,7 @@ static int in_child(fh_device *device, int (*what)(fh_device *)) {
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 static int closes(fh_device *device) {
@@ -118,6 +121,7 @@ static void fork_while_busy(void) {
   fhk_cpu *cpu = fhk_cpu_create(3, FH_ISA_GENERIC);
   pthread_t thread;
   CHECK_INT(pthread_create(&thread, NULL, busy, cpu), 0);
+  let_threads_start();
   for (int i = 0; i < 30; i++) {
     usleep(100);
     const pid_t child = fork();
@@ -141,6 +145,7 @@ int main(void) {
   for (int i = 0; i < S_KV * 512; i++) kv[i] = bf16[i / 512];
   for (int32_t threads = 1; threads <= 4; threads++) {
     fh_device *device = open_device(threads);
+    let_threads_start();
     each(device); /* workers that have never run */
     CHECK(all_paths(device));
     usleep(20000);
