@@ -5,7 +5,7 @@
 --   ./fewhead run experiments/layers.lua --device cuda:0 --prior 122880       the last 8192 rows of a 128k prompt
 --   ./fewhead run experiments/layers.lua --preset "glm-5.2 tp8" --s-q 4       on a CPU
 --
--- Answer on an H200, 8192 rows, local lists: V4.1-Flash 40.0 ms padded and 9.5 ms auto; GLM-5.2 late in a 128k prompt 286 and 80.
+-- Answer on an H200, 8192 rows, local lists: V4.1-Flash 39.5 ms padded and 9.3 ms auto; GLM-5.2 late in a 128k prompt 280 and 79.
 -- Ctrl-C keeps the tables that are done. Exit status 1 when a path fails parity, 130 after Ctrl-C.
 local fh = require "fewhead"
 
