@@ -104,6 +104,7 @@ describe("complete.at", function()
 
   it("knows what a sweep's filter takes, from its records", function()
     local sweep = fh.sweep.read "results/nvidia-h200/gate_sweep.jsonl"
+    for _, record in ipairs(sweep.records) do record.case.layout = record.case.s_q > 64 and "vllm" or "contiguous" end
     assert.same({ "s:filter { layout" }, at("s:filter { lay", { s = sweep }))
     assert.same({ "s:filter { layout = 'contiguous", "s:filter { layout = 'vllm" }, at("s:filter { layout = '", { s = sweep }))
     assert.same(
