@@ -6,7 +6,7 @@
 --   ./fewhead run experiments/gate_sweep.lua --resume                        goes on with the run that was started last
 --   ./fewhead run experiments/gate_sweep.lua --traffic trace.jsonl           and scores gates on recorded traffic
 --
--- Answer on an H200, V4.1-Flash at TP8, csa lists: from s_q 64, the smallest that was measured, up; 1.09 to 1.99 times as fast.
+-- Answer on an H200, V4.1-Flash at TP8, csa lists: from s_q 64, the smallest that was measured, up; 1.10 to 1.99 times as fast.
 -- Ctrl-C keeps what was measured. Exit status: 0, 1 when a path failed parity or nothing could be measured, 130 after Ctrl-C.
 local fh = require "fewhead"
 
